@@ -1,0 +1,45 @@
+# Every target makes and reuses its own virtual environment; only Python >= 3.11, make and a package index are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test test-slow bench bench-bound bench-memory lint format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("integrand needs Python >= 3.11, this is " + sys.version.split()[0] + ": set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## fit and predict on an embedded data set
+	$(BIN)/python -m integrand.demo
+
+test: $(STAMP) ## the default suite (minutes)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-slow: $(STAMP) ## statistical suites (tens of minutes)
+	$(BIN)/python -m pytest -n 2 -m slow --timeout=7200 $(ARGS)
+
+bench: bench-bound bench-memory ## all benchmarks
+
+bench-bound: $(STAMP) ## time of the bound's value and gradient against its floor
+	$(BIN)/python benchmarks/bound_time.py $(ARGS)
+
+bench-memory: $(STAMP) ## memory of the bound's value and gradient at a million rows
+	$(BIN)/python benchmarks/bound_memory.py $(ARGS)
+
+lint: $(STAMP) ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: $(STAMP) ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -1,0 +1,1 @@
+"""Rows in, sums out: datasets, scaling, splits and named data sets."""

@@ -1,0 +1,195 @@
+"""The data sets of the paper by name: read from a directory, checked by hash, fetched where that is possible.
+
+A data set is a CSV file (or CSV in gzip) with a header row, the target in the last column, rows in the order
+of the public source and nothing scaled. The library contains none of them; `catalogue` describes each.
+"""
+
+import contextlib
+import csv
+import difflib
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from integrand.data.catalogue import SOURCES, Mirror, Source, parse_table
+from integrand.errors import DataSourceError
+
+DIRECTORY_VARIABLE = "INTEGRAND_DATA"
+
+
+class NamedData(NamedTuple):
+    """A data set with its names: X (N, D) and y (N,), in original units."""
+
+    X: np.ndarray
+    y: np.ndarray
+    feature_names: tuple[str, ...]
+    target_name: str
+    name: str
+
+
+def load(name: str | Source, directory: str | os.PathLike | None = None, download: bool = False) -> NamedData:
+    """Read a named data set, and refuse one that is not exactly the known table.
+
+    Parameters
+    ----------
+    name
+        A key of `SOURCES`, or a record of one's own.
+    directory
+        Where the files are; the environment variable INTEGRAND_DATA if left out.
+    download
+        Fetch the file into the directory if it is not there yet.
+    """
+    source, folder = _source(name), _directory(directory)
+    path = _present(source, folder)
+    if path is None and download:
+        path = fetch(source, folder)
+    if path is None:
+        remedy = (
+            "pass download=True to fetch it"
+            if source.mirrors
+            else f"it cannot be downloaded ({source.by_hand}); put it there by hand"
+        )
+        raise DataSourceError(
+            f"no {' or '.join(source.file_names)} in {folder}: {remedy}, or name the directory that holds it "
+            f"(directory=... or {DIRECTORY_VARIABLE})"
+        )
+    try:
+        table = _verified(parse_table(path.read_bytes()), source)
+    except OSError as error:
+        raise DataSourceError(f"cannot read {path}: {error}. Check its permissions") from error
+    except ValueError as error:
+        again = f"fetch({source.name!r}, directory) replaces it" if source.mirrors else "replace it"
+        raise DataSourceError(
+            f"{path} is not the {source.name} data set: {error}. Delete it, or {again}"
+        ) from error
+    X, y = table[:, :-1].copy(), table[:, -1].copy()
+    return NamedData(X, y, source.columns[:-1], source.columns[-1], source.name)
+
+
+def available(directory: str | os.PathLike | None = None) -> tuple[str, ...]:
+    """Names of the data sets with a file in the directory (content unchecked)."""
+    folder = _directory(directory)
+    return tuple(name for name, source in SOURCES.items() if _present(source, folder))
+
+
+def fetch(
+    name: str | Source,
+    directory: str | os.PathLike | None = None,
+    *,
+    url: str | None = None,
+    timeout: float = 30.0,
+) -> Path:
+    """Download, check and store a data set as `name.csv`; an existing file is replaced only by a good one.
+
+    Parameters
+    ----------
+    name, directory
+        As in `load`. The directory is made if it does not exist.
+    url
+        Another address. It serves the format of the first mirror, or without any a CSV as `load` reads it.
+    timeout
+        Seconds to wait for the server, at each step.
+    """
+    source, folder = _source(name), _directory(directory)
+    mirrors = source.mirrors
+    if url is not None:
+        known = [mirror for mirror in mirrors if mirror.url == url]
+        mirrors = (known[0] if known else Mirror(url, mirrors[0].parse if mirrors else parse_table),)
+    if not mirrors:
+        raise DataSourceError(
+            f"{source.name} cannot be downloaded: {source.by_hand}. Put {source.file_names[0]} into {folder} "
+            "by hand, or pass url= with the address of such a file"
+        )
+    path = folder / source.file_names[0]
+    part = folder / f".{source.name}.{uuid.uuid4().hex}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Opened before the download: an unwritable directory should not cost the user a transfer.
+        with part.open("x", encoding="utf-8", newline="") as file:
+            table = _first_good(source, mirrors, timeout)
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(source.columns)
+            writer.writerows([repr(value) for value in row] for row in table.tolist())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise DataSourceError(f"cannot write {path}: {error}. Choose a directory you may write to") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return path
+
+
+def values_hash(table: np.ndarray) -> str:
+    """SHA-256 of the values as little-endian float64, row by row."""
+    return hashlib.sha256(np.ascontiguousarray(table, dtype="<f8").tobytes()).hexdigest()
+
+
+def _verified(table: np.ndarray, source: Source) -> np.ndarray:
+    if table.shape != source.shape:
+        raise ValueError(f"its shape (rows, columns with target) is {table.shape}, not {source.shape}")
+    if values_hash(table) != source.sha256:
+        raise ValueError(
+            f"the shape {table.shape} is right but the SHA-256 is not: values changed or rows reordered"
+        )
+    return table
+
+
+def _first_good(source: Source, mirrors: tuple[Mirror, ...], timeout: float) -> np.ndarray:
+    failures = []
+    for mirror in mirrors:
+        try:
+            request = urllib.request.Request(mirror.url, headers={"User-Agent": "integrand"})
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                raw = response.read()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(f"{mirror.url} {_cause(error, timeout)}")
+        else:
+            try:
+                return _verified(mirror.parse(raw), source)
+            except ValueError as error:
+                failures.append(f"{mirror.url} is not the {source.name} data set ({error})")
+    raise DataSourceError(
+        f"could not download {source.name}: {'; '.join(failures)}. Try again later, pass url= with another "
+        f"address, or put {source.file_names[0]} into the directory by hand"
+    )
+
+
+def _cause(error: Exception, timeout: float) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()
+        return f"answered {error.code} {error.reason}"
+    if isinstance(getattr(error, "reason", error), TimeoutError):
+        return f"gave no answer within {timeout:g} s (timeout)"
+    return f"could not be read ({error})"
+
+
+def _source(name: str | Source) -> Source:
+    if isinstance(name, Source):
+        return name
+    if isinstance(name, str) and name in SOURCES:
+        return SOURCES[name]
+    near = difflib.get_close_matches(str(name).lower(), SOURCES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise DataSourceError(f"no data set is named {name!r}: {hint}Known names: {', '.join(SOURCES)}")
+
+
+def _directory(directory: str | os.PathLike | None) -> Path:
+    directory = directory or os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        raise DataSourceError(
+            f"no data directory: pass directory=..., or set the environment variable {DIRECTORY_VARIABLE}"
+        )
+    return Path(directory).expanduser()
+
+
+def _present(source: Source, folder: Path) -> Path | None:
+    return next((folder / name for name in source.file_names if os.path.isfile(folder / name)), None)

@@ -1,0 +1,182 @@
+"""Kernels are immutable trees: leaves hold hyperparameters, `+` and `*` make flat sums and products.
+
+A field of a leaf holds a number (fixed), a prior (inferred) or None (whatever the model's preset says). The path
+of the field, such as `lengthscale`, `0.lengthscale` or `trend.lengthscale`, is its name everywhere. A tree whose
+fields are all numbers is a covariance function.
+"""
+
+import dataclasses
+import functools
+import operator
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from integrand.errors import InputError
+
+_RESERVED = ("noise", "mean")
+
+
+class Slot(NamedTuple):
+    """Where a field stands: its path, its own name, the columns its kernel sees, and its shape when inferred."""
+
+    path: str
+    field: str
+    columns: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
+
+
+# Takes a slot and what the field holds now, returns what it shall hold.
+Change = Callable[[Slot, Any], Any]
+
+
+def join(prefix: str, name: str) -> str:
+    """Path of `name` below `prefix`."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+class Kernel(eqx.Module):
+    """A covariance function k(x, x'), or the description of a family of them."""
+
+    name: eqx.AbstractVar[str | None]
+
+    @abstractmethod
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """k(X1, X2)."""
+
+    @abstractmethod
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """k(X, X), symmetric, and exact where rows coincide."""
+
+    @abstractmethod
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """k(xᵢ, xᵢ) for each row."""
+
+    @abstractmethod
+    def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> "Kernel":
+        """The same tree with every hyperparameter field replaced by what `change` returns for it."""
+
+    @property
+    def own_scale(self) -> Any:
+        """What the field `scale` of a leaf holds; 1.0 for a kernel that has no such field."""
+        return 1.0
+
+    def with_scale(self, scale: Any) -> "Kernel":
+        """The same kernel with another content of its field `scale`, if it has one."""
+        return self
+
+    def named(self, name: str) -> "Kernel":
+        """The same kernel under a name, which replaces its position in the paths of its fields."""
+        return dataclasses.replace(self, name=name)
+
+    def __check_init__(self):
+        if self.name is not None and (not self.name.isidentifier() or self.name in _RESERVED):
+            raise InputError(
+                f"a kernel cannot be called {self.name!r}: use a plain identifier other than {', '.join(_RESERVED)}"
+            )
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        return Sum(_flat(Sum, self, other)) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: "Kernel") -> "Kernel":
+        return Product(_one_scale(_flat(Product, self, other))) if isinstance(other, Kernel) else NotImplemented
+
+
+class Sum(Kernel):
+    """Σ of kernels: the covariance of a sum of independent functions."""
+
+    parts: tuple[Kernel, ...]
+    name: str | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        _refuse_same_names(self.parts)
+
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """Σ of the parts."""
+        return functools.reduce(operator.add, (k(X1, X2) for k in self.parts))
+
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """Σ of the parts."""
+        return functools.reduce(operator.add, (k.gram(X) for k in self.parts))
+
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """Σ of the parts."""
+        return functools.reduce(operator.add, (k.diagonal(X) for k in self.parts))
+
+    def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
+        """See `Kernel.map_fields`."""
+        return Sum(_map_parts(self.parts, change, n_columns, prefix), self.name)
+
+    def __repr__(self) -> str:
+        text = " + ".join(repr(k) for k in self.parts)
+        return f"({text}).named({self.name!r})" if self.name else text
+
+
+class Product(Kernel):
+    """Π of kernels. Only the product of their scales matters, so at most one scale may be inferred.
+
+    `a * b` leaves the scale with the factor that has a prior on it, else with the first one that leaves it
+    open, and fixes the other open scales at 1.
+    """
+
+    parts: tuple[Kernel, ...]
+    name: str | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        _refuse_same_names(self.parts)
+
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """Π of the parts."""
+        return functools.reduce(operator.mul, (k(X1, X2) for k in self.parts))
+
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """Π of the parts."""
+        return functools.reduce(operator.mul, (k.gram(X) for k in self.parts))
+
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """Π of the parts."""
+        return functools.reduce(operator.mul, (k.diagonal(X) for k in self.parts))
+
+    def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
+        """See `Kernel.map_fields`."""
+        return Product(_map_parts(self.parts, change, n_columns, prefix), self.name)
+
+    def __repr__(self) -> str:
+        text = " * ".join(f"({k!r})" if isinstance(k, Sum) and not k.name else repr(k) for k in self.parts)
+        return f"({text}).named({self.name!r})" if self.name else text
+
+
+def _flat(kind: type, *kernels: Kernel) -> tuple[Kernel, ...]:
+    """The kernels, unnamed ones of the same kind replaced by their parts."""
+    nested = (k.parts if isinstance(k, kind) and k.name is None else (k,) for k in kernels)
+    return tuple(part for parts in nested for part in parts)
+
+
+def _map_parts(parts: tuple[Kernel, ...], change: Change, n_columns: int, prefix: str) -> tuple[Kernel, ...]:
+    """`map_fields` of each part, which stands under its name or else its position."""
+    return tuple(
+        part.map_fields(change, n_columns, join(prefix, part.name or str(i))) for i, part in enumerate(parts)
+    )
+
+
+def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """Fix at 1 the open scales of all factors but one."""
+    inferred = [k for k in parts if k.own_scale is not None and not isinstance(k.own_scale, (float, tuple))]
+    if len(inferred) > 1:
+        raise InputError(
+            f"the data cannot tell the scales of {inferred[0]!r} and {inferred[1]!r} apart in a product: "
+            "give one of them scale=1.0"
+        )
+    has_scale = inferred or any(isinstance(k, Sum) for k in parts)
+    carrier = None if has_scale else next((k for k in parts if k.own_scale is None), None)
+    return tuple(k.with_scale(1.0) if k.own_scale is None and k is not carrier else k for k in parts)
+
+
+def _refuse_same_names(parts: tuple[Kernel, ...]) -> None:
+    names = [part.name for part in parts if part.name]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"two kernels of one sum or product are both called {twice[0]!r}: rename one")

@@ -1,0 +1,78 @@
+"""Kernels of the scalar product, and the constant."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from integrand.errors import InputError
+from integrand.kernels.leaf import LeafKernel, hyperparameter
+
+
+class Linear(LeafKernel):
+    """Linear functions through the origin: Σ_d scale_d² x_d x'_d, with one scale for all columns unless `ard`."""
+
+    scale: Any = hyperparameter(per_column=True)
+    ard: bool = eqx.field(default=False, static=True)
+    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
+    name: str | None = eqx.field(default=None, static=True)
+
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """X1 diag(scale²) X2ᵀ."""
+        return (self.columns(X1) * self.scale**2) @ self.columns(X2).T
+
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """X diag(scale²) Xᵀ."""
+        F = self.columns(X) * self.scale
+        return F @ F.T
+
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """Σ_d scale_d² x_d²."""
+        return jnp.sum((self.columns(X) * self.scale) ** 2, axis=1)
+
+
+class Polynomial(LeafKernel):
+    """Polynomials up to `degree`: scale² (x·x' + offset)^degree."""
+
+    degree: int = eqx.field(default=2, static=True)
+    offset: Any = hyperparameter()
+    scale: Any = hyperparameter()
+    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
+    name: str | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        if not isinstance(self.degree, int) or self.degree < 1:
+            raise InputError(f"Polynomial: degree must be a whole number from 1, not {self.degree!r}")
+
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """scale² (X1 X2ᵀ + offset)^degree."""
+        return self.scale**2 * (self.columns(X1) @ self.columns(X2).T + self.offset) ** self.degree
+
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """scale² (X Xᵀ + offset)^degree."""
+        return self(X, X)
+
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """scale² (‖x‖² + offset)^degree."""
+        return self.scale**2 * (jnp.sum(self.columns(X) ** 2, axis=1) + self.offset) ** self.degree
+
+
+class Constant(LeafKernel):
+    """An unknown constant: scale² for every pair of rows."""
+
+    scale: Any = hyperparameter()
+    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
+    name: str | None = eqx.field(default=None, static=True)
+
+    def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
+        """scale² everywhere."""
+        return jnp.broadcast_to(self.scale**2, (X1.shape[0], X2.shape[0]))
+
+    def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
+        """scale² everywhere."""
+        return self(X, X)
+
+    def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
+        """scale² everywhere."""
+        return jnp.broadcast_to(self.scale**2, (X.shape[0],))

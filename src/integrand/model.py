@@ -1,0 +1,204 @@
+"""Model: mean + kernel + noise with their priors; natural θ to and from unconstrained φ; the log prior."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from integrand.errors import InputError
+from integrand.gp import GP
+from integrand.kernels.base import Kernel, Slot
+from integrand.precision import in_float64
+from integrand.presets import preset_prior
+from integrand.priors import Prior
+
+Theta = dict[str, Float[Array, "..."]]
+
+_MEAN_SLOT = Slot("mean", "mean")
+_NOISE_SLOT = Slot("noise", "noise")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One inferred hyperparameter: its path, its prior, its shape, the columns it speaks of, its place in φ."""
+
+    name: str
+    prior: Prior
+    shape: tuple[int, ...]
+    columns: tuple[int, ...]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self.shape[0] if self.shape else 1
+
+    def of(self, phi: Float[Array, " P"]) -> Float[Array, "..."]:
+        """Its part of φ, in its shape."""
+        return phi[self.start : self.start + self.size].reshape(self.shape)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Model:
+    """A GP regression model for data with given columns.
+
+    Parameters
+    ----------
+    kernel
+        A kernel tree; fields that hold None take the prior that the preset gives them.
+    columns
+        Names of the input columns, or how many there are.
+    noise
+        Standard deviation of the observations: a number, a prior, or None for the preset's.
+    mean
+        The constant that the function varies around: a number (0 by default) or a prior.
+    priors
+        Name of the preset, `paper` or `scaled`.
+
+    Two models with the same kernel, noise and mean are equal and hash alike, so compiled functions are shared.
+    """
+
+    kernel: Kernel
+    columns: tuple[str, ...]
+    noise: Any
+    mean: Any
+    priors: str
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        columns: int | Sequence[str],
+        noise: Any = None,
+        mean: Any = 0.0,
+        priors: str = "paper",
+    ):
+        if not isinstance(kernel, Kernel):
+            raise InputError(f"kernel must be a kernel such as RBF(), not {kernel!r}")
+        names = tuple(f"x{i}" for i in range(columns)) if isinstance(columns, int) else tuple(map(str, columns))
+        if not names:
+            raise InputError("a model needs at least one input column")
+
+        def resolve(slot: Slot, value: Any) -> Any:
+            value = preset_prior(priors, slot.field, len(slot.columns)) if value is None else value
+            _check_field(slot, value)
+            return value
+
+        values = {
+            "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
+            "columns": names,
+            "noise": resolve(_NOISE_SLOT, noise),
+            "mean": resolve(_MEAN_SLOT, mean),
+            "priors": priors,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_columns(self) -> int:
+        """D."""
+        return len(self.columns)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The inferred hyperparameters, in the order of φ."""
+        found: list[Parameter] = []
+
+        def note(slot: Slot, value: Any) -> Any:
+            if isinstance(value, Prior):
+                start = found[-1].start + found[-1].size if found else 0
+                found.append(Parameter(slot.path, value, slot.shape, slot.columns, start))
+            return value
+
+        self._map_fields(note)
+        return tuple(found)
+
+    @cached_property
+    def n_theta(self) -> int:
+        """Number of inferred hyperparameters, counting the entries of vectors."""
+        return sum(p.size for p in self.parameters)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """One label per entry of φ, such as `lengthscale[age]` or `noise`."""
+        labels: list[str] = []
+        for p in self.parameters:
+            labels += [f"{p.name}[{self.columns[i]}]" for i in p.columns] if p.shape else [p.name]
+        return tuple(labels)
+
+    def theta(self, phi: Float[Array, " P"]) -> Theta:
+        """Natural hyperparameters, by name, from the unconstrained vector."""
+        return {p.name: p.prior.constrain(p.of(phi)) for p in self.parameters}
+
+    def phi(self, theta: Mapping[str, Any]) -> Float[Array, " P"]:
+        """Unconstrained vector from natural hyperparameters."""
+        missing = [p.name for p in self.parameters if p.name not in theta]
+        if missing:
+            raise InputError(f"no value for {', '.join(missing)}")
+        parts = []
+        for p in self.parameters:
+            value = jnp.broadcast_to(jnp.asarray(theta[p.name], float), p.shape)
+            parts.append(p.prior.unconstrain(value).reshape(-1))
+        return jnp.concatenate(parts) if parts else jnp.zeros(0)
+
+    def log_prior(self, phi: Float[Array, " P"]) -> Float[Array, ""]:
+        """log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
+        terms = [p.prior.log_density(p.of(phi)) for p in self.parameters]
+        return sum(terms, jnp.zeros((), phi.dtype))
+
+    def gp(self, theta: Mapping[str, Any]) -> GP:
+        """The GP with these hyperparameters: priors replaced by values, fixed numbers by arrays."""
+
+        def fill(slot: Slot, value: Any) -> Any:
+            return jnp.asarray(theta[slot.path] if isinstance(value, Prior) else value, float)
+
+        return self._map_fields(fill)
+
+    def sample_prior(self, key: jax.Array, n: int) -> Theta:
+        """`n` draws of every hyperparameter from its prior, stacked along a first axis."""
+        keys = jax.random.split(key, max(len(self.parameters), 1))
+        return {p.name: p.prior.sample(k, (n, *p.shape)) for k, p in zip(keys, self.parameters, strict=False)}
+
+    @in_float64
+    def start(self) -> np.ndarray:
+        """A first φ: the medians of the priors."""
+        theta = {p.name: np.full(p.shape, p.prior.median()) for p in self.parameters}
+        return np.asarray(self.phi(theta))
+
+    def _map_fields(self, change) -> GP:
+        kernel = self.kernel.map_fields(change, self.n_columns, self.kernel.name or "")
+        return GP(kernel, change(_NOISE_SLOT, self.noise), change(_MEAN_SLOT, self.mean))
+
+    @property
+    def _identity(self) -> tuple:
+        return self.kernel, self.noise, self.mean, self.n_columns
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and self._identity == other._identity
+
+    def __repr__(self) -> str:
+        return f"Model({self.kernel!r}, noise={self.noise!r}, mean={self.mean!r}, columns={list(self.columns)})"
+
+
+def _check_field(slot: Slot, value: Any) -> None:
+    """Refuse values of the wrong kind, sign or length, naming the path."""
+    signed = slot.field == "mean"
+    if isinstance(value, Prior):
+        if not signed and not value.positive:
+            raise InputError(f"{slot.path} must be positive, but {value!r} allows negative values")
+        return
+    if not isinstance(value, (int, float, tuple)):
+        raise InputError(f"{slot.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
+    numbers = np.asarray(value, float)
+    if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
+        raise InputError(f"{slot.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+    if numbers.ndim == 1 and numbers.shape != slot.shape:
+        expected = f"one for each of {slot.shape[0]} columns" if slot.shape else "a single number"
+        raise InputError(f"{slot.path} has {len(numbers)} values, but takes {expected}")

@@ -1,0 +1,158 @@
+"""Priors: thin, hashable names over `numpyro.distributions`, with the transform that their support implies.
+
+`Gamma(2, 1)` only remembers its name and numbers; the distribution is made when it is used, so that importing
+this library does not import NumPyro. Arguments are those of NumPyro's class of the same name.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from integrand.errors import InputError
+from integrand.precision import in_float64
+
+
+@dataclass(frozen=True, repr=False)
+class Prior:
+    """A distribution over one hyperparameter θ, and the map from the unconstrained φ to θ.
+
+    Let x = T(φ) with T the bijection onto the distribution's support. Then θ = x, or θ = √x for a prior put on
+    the square of a standard deviation (`on_variance`), and the density of φ is p(x) |dx/dφ| in both cases.
+    """
+
+    family: str
+    arguments: tuple[float, ...]
+    squared: bool = False
+
+    def __post_init__(self):
+        for value in self.arguments:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+                raise InputError(f"{self.family}: arguments must be finite numbers, not {value!r}")
+        try:
+            self.distribution  # noqa: B018  (NumPyro checks the arguments)
+        except ValueError as error:
+            raise InputError(f"{self!r} is not a distribution: {error}") from None
+
+    @property
+    def distribution(self) -> Any:
+        """The `numpyro.distributions` object, in the precision of the caller's scope."""
+        import numpyro.distributions as dist
+
+        return getattr(dist, self.family)(*self.arguments, validate_args=True)
+
+    @property
+    def _bijection(self) -> Any:
+        from numpyro.distributions import biject_to
+
+        return biject_to(self.distribution.support)
+
+    @property
+    def positive(self) -> bool:
+        """Whether every value in the support is positive."""
+        from numpyro.distributions import constraints
+
+        support = self.distribution.support
+        if support in (constraints.positive, constraints.nonnegative, constraints.unit_interval):
+            return True
+        return bool(getattr(support, "lower_bound", -1.0) >= 0)
+
+    def constrain(self, phi: Float[Array, "..."]) -> Float[Array, "..."]:
+        """θ from φ."""
+        x = self._bijection(phi)
+        return jnp.sqrt(x) if self.squared else x
+
+    def unconstrain(self, theta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """φ from θ."""
+        return self._bijection.inv(theta**2 if self.squared else theta)
+
+    def log_density(self, phi: Float[Array, "..."]) -> Float[Array, ""]:
+        """Σ log p(T(φ)) + log |T'(φ)|: the log density of φ, summed over independent entries."""
+        bijection = self._bijection
+        x = bijection(phi)
+        return jnp.sum(self.distribution.log_prob(x) + bijection.log_abs_det_jacobian(phi, x))
+
+    def sample(self, key: jax.Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Independent draws of θ."""
+        x = self.distribution.sample(key, shape)
+        return jnp.sqrt(x) if self.squared else x
+
+    @in_float64
+    def median(self) -> float:
+        """Median of θ, by draws with a fixed key (not every distribution has a quantile function)."""
+        return float(np.median(self.sample(jax.random.key(0), (4_001,))))
+
+    def __repr__(self) -> str:
+        text = f"{self.family}({', '.join(f'{value:g}' for value in self.arguments)})"
+        return f"on_variance({text})" if self.squared else text
+
+
+def _prior(family: str, *arguments: Any) -> Prior:
+    return Prior(family, tuple(float(a) if isinstance(a, (int, np.number)) else a for a in arguments))
+
+
+def Gamma(concentration: float, rate: float = 1.0) -> Prior:
+    """Gamma with density ∝ x^(concentration - 1) exp(-rate x)."""
+    return _prior("Gamma", concentration, rate)
+
+
+def InverseGamma(concentration: float, rate: float = 1.0) -> Prior:
+    """Inverse gamma with density ∝ x^(-concentration - 1) exp(-rate / x)."""
+    return _prior("InverseGamma", concentration, rate)
+
+
+def HalfCauchy(scale: float = 1.0) -> Prior:
+    """Half-Cauchy on the positive numbers."""
+    return _prior("HalfCauchy", scale)
+
+
+def HalfNormal(scale: float = 1.0) -> Prior:
+    """Half-normal on the positive numbers."""
+    return _prior("HalfNormal", scale)
+
+
+def LogNormal(location: float = 0.0, scale: float = 1.0) -> Prior:
+    """Log-normal: log x ~ N(location, scale²)."""
+    return _prior("LogNormal", location, scale)
+
+
+def Exponential(rate: float = 1.0) -> Prior:
+    """Exponential with mean 1 / rate."""
+    return _prior("Exponential", rate)
+
+
+def Weibull(scale: float, concentration: float) -> Prior:
+    """Weibull on the positive numbers."""
+    return _prior("Weibull", scale, concentration)
+
+
+def Uniform(low: float, high: float) -> Prior:
+    """Uniform between two bounds."""
+    return _prior("Uniform", low, high)
+
+
+def Beta(a: float, b: float) -> Prior:
+    """Beta on (0, 1), with densities ∝ x^(a - 1) (1 - x)^(b - 1)."""
+    return _prior("Beta", a, b)
+
+
+def Normal(location: float = 0.0, scale: float = 1.0) -> Prior:
+    """Normal: for a constant mean, not for scales."""
+    return _prior("Normal", location, scale)
+
+
+def StudentT(df: float, location: float = 0.0, scale: float = 1.0) -> Prior:
+    """Student's t: for a constant mean, not for scales."""
+    return _prior("StudentT", df, location, scale)
+
+
+def on_variance(prior: Prior) -> Prior:
+    """Put `prior` on the square: `noise=on_variance(InverseGamma(2, 1))` is a prior on the noise variance."""
+    if not isinstance(prior, Prior):
+        raise InputError(f"on_variance takes a prior such as HalfCauchy(1), not {prior!r}")
+    if not prior.positive:
+        raise InputError(f"on_variance({prior!r}): a prior on a variance must be over positive numbers")
+    return replace(prior, squared=True)

@@ -1,0 +1,273 @@
+import dataclasses
+import gzip
+import http.server
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from integrand.data.catalogue import SOURCES, Mirror, Source, parse_whitespace
+from integrand.data.sources import available, fetch, load, values_hash
+from integrand.errors import DataSourceError
+
+TABLE = np.array([[1.0, -2.5e-7, 3.0], [0.1, 1e12, -4.0], [1 / 3, 5.0, 6.0], [7.0, 8.0, 9.0]])
+PLAIN = b"1 -2.5e-7   3.00\n.1 1e12 -4\n 0.3333333333333333 5 6 \n7 8 9\n\n"
+CSV = b"a,b,t\n" + b"".join(b",".join(repr(v).encode() for v in row) + b"\n" for row in TABLE.tolist())
+
+
+def record(*mirrors, **changes):
+    base = Source(
+        "tiny", (4, 3), ("a", "b", "t"), values_hash(TABLE), "nobody", "none", mirrors, "it is made up"
+    )
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Serve a dict of path -> bytes, an HTTP status, or an event to wait for, on a free local port."""
+    monkeypatch.setenv("no_proxy", "*")
+    answers = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = answers.get(self.path, 404)
+            if isinstance(answer, threading.Event):
+                answer.wait(10)
+                return
+            if isinstance(answer, int):
+                self.send_error(answer)
+                return
+            self.send_response(200)
+            body, length = answer if isinstance(answer, tuple) else (answer, len(answer))
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}", answers
+        httpd.shutdown()
+        thread.join()
+
+
+# Reading
+
+
+@pytest.mark.parametrize(("file", "content"), [("tiny.csv", CSV), ("tiny.csv.gz", gzip.compress(CSV))])
+def test_load_reads_plain_and_compressed_tables(tmp_path, file, content):
+    (tmp_path / file).write_bytes(content)
+    data = load(record(), tmp_path)
+    np.testing.assert_array_equal(data.X, TABLE[:, :2])
+    np.testing.assert_array_equal(data.y, TABLE[:, 2])
+    assert (data.feature_names, data.target_name, data.name) == (("a", "b"), "t", "tiny")
+    assert data.X.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (CSV + b"1,2,3\n", r"\(5, 3\), not \(4, 3\)"),
+        (CSV.replace(b"9.0", b"9.5"), "SHA-256"),
+        (CSV.replace(b"9.0", b"nine"), "line 5 holds 'nine'"),
+        (CSV.replace(b",9.0", b""), "line 5 has 2 values"),
+        (CSV.replace(b"9.0", b""), "line 5 holds ''"),
+        (gzip.compress(CSV)[:-12], "truncated or damaged gzip"),
+        (b"\x1f\x8b" + b"junk" * 9, "truncated or damaged gzip"),
+        (b"\x93NUMPY\xff\xfe", "not a text file"),
+        (b"", "no rows"),
+        (b"a,b,t\n", "no rows"),
+    ],
+)
+def test_load_refuses_a_wrong_file_and_names_it(tmp_path, content, message):
+    (tmp_path / "tiny.csv").write_bytes(content)
+    with pytest.raises(DataSourceError, match=message) as caught:
+        load(record(), tmp_path)
+    assert "tiny.csv" in str(caught.value)
+    assert "Delete it" in str(caught.value)
+
+
+def test_rows_in_another_order_are_another_table(tmp_path):
+    lines = CSV.splitlines(keepends=True)
+    (tmp_path / "tiny.csv").write_bytes(b"".join([lines[0], *reversed(lines[1:])]))
+    with pytest.raises(DataSourceError, match="rows reordered"):
+        load(record(), tmp_path)
+
+
+def test_unknown_names_get_the_nearest_and_the_list():
+    with pytest.raises(DataSourceError, match=r"did you mean 'concrete'\?.*boston, .*elevators"):
+        load("Concrte", "anywhere")
+    with pytest.raises(DataSourceError, match="Known names: boston"):
+        load("xyzzy", "anywhere")
+
+
+def test_no_directory_names_the_variable(monkeypatch):
+    monkeypatch.delenv("INTEGRAND_DATA", raising=False)
+    with pytest.raises(DataSourceError, match="INTEGRAND_DATA"):
+        load("yacht")
+
+
+def test_the_variable_names_the_directory(tmp_path, monkeypatch):
+    (tmp_path / "tiny.csv").write_bytes(CSV)
+    monkeypatch.setenv("INTEGRAND_DATA", str(tmp_path))
+    assert load(record()).X.shape == (4, 2)
+
+
+def test_missing_files_say_how_to_get_them(tmp_path):
+    with pytest.raises(DataSourceError, match=r"no yacht.csv or yacht.csv.gz in .*download=True"):
+        load("yacht", tmp_path)
+    with pytest.raises(DataSourceError, match=r"Excel.*Concrete_Data.xls.*by hand"):
+        load("concrete", tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if not source.mirrors])
+def test_sets_without_a_public_address_say_why(tmp_path, name):
+    for attempt in (lambda: fetch(name, tmp_path), lambda: load(name, tmp_path, download=True)):
+        with pytest.raises(DataSourceError, match=f"{name} cannot be downloaded: .*by hand"):
+            attempt()
+    assert not list(tmp_path.iterdir())
+
+
+def test_available_lists_what_is_there(tmp_path):
+    assert available(tmp_path) == ()
+    (tmp_path / "yacht.csv").touch()
+    (tmp_path / "boston.csv.gz").touch()
+    (tmp_path / "unrelated.csv").touch()
+    assert available(tmp_path) == ("boston", "yacht")
+    assert available(tmp_path / "missing") == ()
+
+
+# Fetching
+
+
+def test_fetched_table_is_stored_without_loss(server, tmp_path):
+    base, answers = server
+    answers["/raw"] = PLAIN
+    source = record(Mirror(f"{base}/raw", parse_whitespace))
+    data = load(source, tmp_path / "new" / "folder", download=True)
+    np.testing.assert_array_equal(np.column_stack([data.X, data.y]), TABLE)
+    answers.clear()  # from here on only the file can answer
+    np.testing.assert_array_equal(load(source, tmp_path / "new" / "folder", download=True).y, data.y)
+    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["tiny.csv"]
+
+
+def test_second_mirror_is_asked_when_the_first_fails(server, tmp_path):
+    base, answers = server
+    answers["/good"] = PLAIN
+    source = record(Mirror(f"{base}/gone", parse_whitespace), Mirror(f"{base}/good", parse_whitespace))
+    assert fetch(source, tmp_path) == tmp_path / "tiny.csv"
+
+
+def test_another_address_for_a_set_without_mirrors_serves_a_table(server, tmp_path):
+    base, answers = server
+    answers["/tiny.csv.gz"] = gzip.compress(CSV)
+    fetch(record(), tmp_path, url=f"{base}/tiny.csv.gz")
+    np.testing.assert_array_equal(load(record(), tmp_path).y, TABLE[:, 2])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (404, "answered 404"),
+        (500, "answered 500"),
+        (b"<html><body>Please log in</body></html>", "is not the tiny data set .*holds '<html>"),
+        (b"", "no rows"),
+        (PLAIN.replace(b"9", b"9.5"), "SHA-256"),
+        (PLAIN[:20], r"not the tiny data set"),
+        ((PLAIN[:20], len(PLAIN)), "could not be read"),
+    ],
+)
+def test_failed_downloads_leave_nothing_and_keep_the_old_file(server, tmp_path, answer, message):
+    base, answers = server
+    answers["/raw"] = answer
+    source = record(Mirror(f"{base}/raw", parse_whitespace))
+    with pytest.raises(DataSourceError, match=message) as caught:
+        fetch(source, tmp_path)
+    assert f"{base}/raw" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "tiny.csv").write_bytes(CSV)
+    with pytest.raises(DataSourceError):
+        fetch(source, tmp_path)
+    assert (tmp_path / "tiny.csv").read_bytes() == CSV
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_old_file_stays_until_the_new_one_is_complete(server, tmp_path, monkeypatch):
+    base, answers = server
+    answers["/raw"] = PLAIN
+    (tmp_path / "tiny.csv").write_bytes(b"old")
+
+    def disk_full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", disk_full)
+    with pytest.raises(DataSourceError, match="no space left"):
+        fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_damaged_file_is_replaced_by_a_good_download(server, tmp_path):
+    base, answers = server
+    answers["/raw"] = PLAIN
+    (tmp_path / "tiny.csv").write_bytes(CSV[:30])
+    fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path)
+    np.testing.assert_array_equal(load(record(), tmp_path).y, TABLE[:, 2])
+
+
+def test_a_silent_server_is_given_up(server, tmp_path):
+    base, answers = server
+    answers["/raw"] = waiting = threading.Event()
+    try:
+        with pytest.raises(DataSourceError, match=r"no answer within 0.2 s \(timeout\)"):
+            fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path, timeout=0.2)
+    finally:
+        waiting.set()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/raw", "no address at all", "http://[broken"])
+def test_unreachable_addresses(tmp_path, monkeypatch, url):
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(DataSourceError, match="could not be read"):
+        fetch(record(), tmp_path, url=url, timeout=2)
+
+
+def test_unwritable_directory_is_noticed_before_the_download(server, tmp_path):
+    base, answers = server
+    answers["/raw"] = PLAIN
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a directory")
+    with pytest.raises(DataSourceError, match=r"cannot write .*tiny.csv.*Choose a directory"):
+        fetch(record(Mirror(f"{base}/raw", parse_whitespace)), in_the_way)
+
+
+# The real files, where they are present
+
+
+def real_data():
+    neighbour = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    return Path(os.environ.get("INTEGRAND_DATA", neighbour))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_real_files_are_the_known_tables(name):
+    folder = real_data()
+    if name not in available(folder):
+        pytest.skip(f"no {name} file: set INTEGRAND_DATA to the directory that holds it")
+    data = load(name, folder)
+    assert (len(data.y), data.X.shape[1] + 1) == SOURCES[name].shape
+
+
+def test_as_published_differs_from_boston_in_the_damaged_cells_only():
+    folder = real_data()
+    if not {"boston", "boston_as_published"} <= set(available(folder)):
+        pytest.skip("no boston files: set INTEGRAND_DATA to the directory that holds them")
+    true, damaged = load("boston", folder), load("boston_as_published", folder)
+    np.testing.assert_array_equal(true.y, damaged.y)
+    counts = dict(zip(true.feature_names, (true.X != damaged.X).sum(axis=0).tolist(), strict=True))
+    assert {name: n for name, n in counts.items() if n} == {"RAD": 132, "CRIM": 54, "DIS": 5}
