@@ -34,7 +34,7 @@ def main():
     import numpy as np
 
     from integrand.bounds.collapsed import collapsed_bound
-    from integrand.data.dataset import Dataset
+    from integrand.data.dataset import Dataset, block_rows_for
     from integrand.gp import GP
     from integrand.infer.threads import compiler_options
     from integrand.kernels import RBF
@@ -46,7 +46,7 @@ def main():
     def autodiff_bound(gp, Z, X, y):
         M, N = Z.shape[0], X.shape[0]
         s = gp.noise**2
-        L = jnp.linalg.cholesky(Jitter().add_to(gp.kernel.gram(Z)))
+        L = jnp.linalg.cholesky(Jitter().add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z)))
         A = jax.scipy.linalg.solve_triangular(L, gp.kernel(Z, X), lower=True)
         LB = jnp.linalg.cholesky(jnp.eye(M) + A @ A.T / s)
         c = jax.scipy.linalg.solve_triangular(LB, A @ y, lower=True) / s
@@ -69,7 +69,7 @@ def main():
             y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(N)
             Z = jnp.asarray(X[rng.choice(N, M, replace=False)])
             gp = GP(RBF(lengthscale=jnp.full(D, 2.0), scale=jnp.array(1.0)), jnp.array(0.2), jnp.array(0.0))
-            data = Dataset.of(X, y)
+            data = Dataset.of(X, y, block_rows_for(M))
             S, K = jnp.asarray(rng.standard_normal((M, M))), jnp.asarray(rng.standard_normal((M, N)))
             S_np, K_np = np.asarray(S), np.asarray(K)
             bound = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)), compiler_options=options)

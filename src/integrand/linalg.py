@@ -2,12 +2,15 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 # Points whose prior variance is below this fraction of the average still get jitter in proportion to the average.
 _FLOOR = 1e-6
+# Below this size one triangular solve is as fast as going on halving.
+_INVERSE_LEAF = 32
 
 
 class Jitter(NamedTuple):
@@ -20,26 +23,35 @@ class Jitter(NamedTuple):
     relative: float = 1e-8
     absolute: float = 0.0
 
-    def add_to(self, K: Float[Array, "M M"]) -> Float[Array, "M M"]:
-        """K with jitter on its diagonal, differentiable."""
-        variances = jnp.diagonal(K)
+    def add_to(self, K: Float[Array, "M M"], variances: Float[Array, " M"]) -> Float[Array, "M M"]:
+        """K = k(Z, Z) with jitter on its diagonal, differentiable; `variances` are k(zᵢ, zᵢ)."""
         floored = jnp.maximum(variances, _FLOOR * jnp.mean(variances))
-        return K + jnp.diag(self.relative * floored + self.absolute)
+        return K + jnp.eye(K.shape[0], dtype=K.dtype) * (self.relative * floored + self.absolute)
 
 
 def cholesky(K: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
-    """Lower factor of K and whether it exists; where it does not, the identity stands in for it.
-
-    A failed factorisation must not leak NaN into sums that other terms share: callers turn `ok=False` into -inf.
-    """
+    """Lower factor of K and whether it exists. Where it does not, L is NaN: callers turn `ok=False` into -inf."""
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    ok = jnp.all(jnp.isfinite(jnp.diagonal(L)))
-    return jnp.where(ok, L, jnp.eye(K.shape[0], dtype=K.dtype)), ok
+    return L, jnp.isfinite(L[-1, -1])
 
 
 def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L⁻¹, explicit: a product with it runs at matrix-product speed and is as accurate as a solve here."""
-    return solve_triangular(L, jnp.eye(L.shape[0], dtype=L.dtype), lower=True)
+    """L⁻¹, explicit: a product with it runs at matrix-product speed and is as accurate as a solve here.
+
+    By halves, [[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [-d⁻¹ c a⁻¹, d⁻¹]]: two to three times as fast as one solve.
+    """
+    n = L.shape[0]
+    if n <= _INVERSE_LEAF:
+        return solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True)
+    half = n // 2
+    a, d = triangular_inverse(L[:half, :half]), triangular_inverse(L[half:, half:])
+    c = -d @ (L[half:, :half] @ a)
+    return jnp.block([[a, jnp.zeros((half, n - half), L.dtype)], [c, d]])
+
+
+def transposed(A: Float[Array, "M K"]) -> Float[Array, "K M"]:
+    """Aᵀ as an array of its own: on CPU a product with a transposed left factor takes more than twice as long."""
+    return jax.lax.optimization_barrier(A.T)
 
 
 def log_diagonal_sum(L: Float[Array, "M M"]) -> Float[Array, ""]:

@@ -98,9 +98,7 @@ def calibration(mixture: GaussianMixture, y: ArrayLike, levels: ArrayLike) -> di
     return {"level": level, "coverage": inside.mean(axis=1), "standard_error": error}
 
 
-def evaluate(
-    mixture: GaussianMixture, y: ArrayLike, joint_log_density: ArrayLike | None = None
-) -> dict[str, float]:
+def evaluate(mixture: GaussianMixture, y: ArrayLike, joint_log_density: ArrayLike | None = None) -> dict[str, float]:
     """All metrics at once.
 
     Parameters

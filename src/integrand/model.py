@@ -88,6 +88,7 @@ class Model:
             _check_field(slot, value)
             return value
 
+        kernel.check(len(names))
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
@@ -146,7 +147,7 @@ class Model:
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def log_prior(self, phi: Float[Array, " P"]) -> Float[Array, ""]:
-        """log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
+        """Log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
         terms = [p.prior.log_density(p.of(phi)) for p in self.parameters]
         return sum(terms, jnp.zeros((), phi.dtype))
 
@@ -199,6 +200,3 @@ def _check_field(slot: Slot, value: Any) -> None:
     numbers = np.asarray(value, float)
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
         raise InputError(f"{slot.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
-    if numbers.ndim == 1 and numbers.shape != slot.shape:
-        expected = f"one for each of {slot.shape[0]} columns" if slot.shape else "a single number"
-        raise InputError(f"{slot.path} has {len(numbers)} values, but takes {expected}")

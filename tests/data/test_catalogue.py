@@ -41,9 +41,7 @@ def test_energy_keeps_heating_and_drops_cooling_load():
 
 def test_statlib_rows_span_two_lines():
     rows = np.arange(28.0).reshape(2, 14)
-    body = "".join(
-        " ".join(map(str, row[:11])) + "\n  " + " ".join(map(str, row[11:])) + "\n" for row in rows
-    )
+    body = "".join(" ".join(map(str, row[:11])) + "\n  " + " ".join(map(str, row[11:])) + "\n" for row in rows)
     raw = ("text\n" * 21 + "\n" + body).encode()
     np.testing.assert_array_equal(parse_statlib_boston(raw), rows)
     with pytest.raises(ValueError, match="odd number"):
@@ -54,9 +52,7 @@ def test_zip_member_reads_one_file():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("inner.data", b"1 2\n3 4\n")
-    np.testing.assert_array_equal(
-        zip_member("inner.data", parse_whitespace)(buffer.getvalue()), [[1, 2], [3, 4]]
-    )
+    np.testing.assert_array_equal(zip_member("inner.data", parse_whitespace)(buffer.getvalue()), [[1, 2], [3, 4]])
     for member, raw in (("other.data", buffer.getvalue()), ("inner.data", buffer.getvalue()[:40])):
         with pytest.raises(ValueError, match="not a zip archive with"):
             zip_member(member, parse_whitespace)(raw)

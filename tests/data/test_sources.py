@@ -18,9 +18,7 @@ CSV = b"a,b,t\n" + b"".join(b",".join(repr(v).encode() for v in row) + b"\n" for
 
 
 def record(*mirrors, **changes):
-    base = Source(
-        "tiny", (4, 3), ("a", "b", "t"), values_hash(TABLE), "nobody", "none", mirrors, "it is made up"
-    )
+    base = Source("tiny", (4, 3), ("a", "b", "t"), values_hash(TABLE), "nobody", "none", mirrors, "it is made up")
     return dataclasses.replace(base, **changes)
 
 

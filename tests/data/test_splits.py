@@ -62,9 +62,7 @@ def test_number_of_inducing_rows_does_not_change_the_split():
     assert many.inducing.max() < len(many.train)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "fraction", "n_test"), [(10, 0.2, 2), (3, 0.01, 1), (3, 0.99, 2), (2, 0.5, 1)]
-)
+@pytest.mark.parametrize(("n_rows", "fraction", "n_test"), [(10, 0.2, 2), (3, 0.01, 1), (3, 0.99, 2), (2, 0.5, 1)])
 def test_random_split_covers_each_row_once(n_rows, fraction, n_test):
     train, test = random_split(n_rows, fraction, seed=4)
     assert sorted([*train, *test]) == list(range(n_rows))

@@ -18,8 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from integrand.data.dataset import Dataset, Rows
+from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.linalg import Jitter, cholesky, log_diagonal_sum, triangular_inverse
+from integrand.kernels.base import Kernel
+from integrand.linalg import Jitter, cholesky, log_diagonal_sum, transposed, triangular_inverse
 from integrand.precision import in_float64
 
 # A = Li K is kept from the value's pass for the gradient's if it takes no more than this, else made again.
@@ -49,19 +51,24 @@ class Factors(NamedTuple):
     ok: Bool[Array, ""]  # both factorisations exist
 
 
+def _inducing_covariance(kernel: Kernel, Z: Array, jitter: Jitter) -> Array:
+    """Kmm: k(Z, Z) with jitter."""
+    return jitter.add_to(kernel.gram(Z), kernel.diagonal(Z))
+
+
 def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[RowSums, Array | None]:
     """The one pass over the rows behind the bound's value, and the blocks of A if they are kept."""
 
     def block(rows: Rows):
-        A = Li @ (gp.kernel(Z, rows.X) * rows.weight)
-        r = (rows.y - gp.mean) * rows.weight
+        A = Li @ rows.masked(gp.kernel(Z, rows.X))
+        r = rows.masked(rows.y - gp.mean)
         sums = RowSums(
             W=A @ A.T,
             w=A @ r,
             a=jnp.sum(A, axis=1),
             rr=jnp.sum(r**2),
             r=jnp.sum(r),
-            k=jnp.sum(gp.kernel.diagonal(rows.X) * rows.weight),
+            k=jnp.sum(rows.masked(gp.kernel.diagonal(rows.X))),
         )
         return sums, A if keep else None
 
@@ -69,7 +76,7 @@ def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[R
 
 
 def _factorise(gp: GP, Z: Array, data: Dataset, jitter: Jitter, keep: bool) -> tuple[Factors, Array | None]:
-    L, ok_L = cholesky(jitter.add_to(gp.kernel.gram(Z)))
+    L, ok_L = cholesky(_inducing_covariance(gp.kernel, Z, jitter))
     Li = triangular_inverse(L)
     sums, A = _row_sums(gp, Z, Li, data, keep)
     s = gp.noise**2
@@ -110,14 +117,21 @@ def inducing_posterior(factors: Factors) -> InducingPosterior:
 
 
 @in_float64
-def collapsed_bound(
-    gp: GP, Z: Float[Array, "M D"], data: Dataset, jitter: Jitter = Jitter()
-) -> Float[Array, ""]:
+def collapsed_bound(gp: GP, Z: Float[Array, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
     """L(θ, Z) ≤ log p(y | θ), the paper's equation (6), with a closed-form gradient in θ and Z.
 
     Time N M², memory M² and one block of rows. -inf where a factorisation fails, never NaN.
     """
-    return _bound(jitter, gp, jnp.asarray(Z, float), data)
+    return _bound(jitter, gp, checked_inducing(gp, Z, data), data)
+
+
+def checked_inducing(gp: GP, Z: Array, data: Dataset) -> Array:
+    """Z as a float64 array, after a look at the shapes of Z, the data and the kernel."""
+    Z = jnp.asarray(Z, float)
+    if Z.ndim != 2 or Z.shape[0] < 1 or Z.shape[1] != data.n_columns:
+        raise InputError(f"Z must have shape (M, {data.n_columns}) for this data, but has shape {Z.shape}")
+    gp.kernel.check(data.n_columns)
+    return Z
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -139,29 +153,29 @@ def _bound_backward(jitter: Jitter, saved, cotangent):
     ∂L/∂Σk(x, x) = -1/2s                   ∂L/∂mean = (Σr - bᵀ Σₙ aₙ) / s
     ∂L/∂s = (tr B⁻¹W + bᵀWb + rᵀr + Σk(x, x) - tr W) / 2s² - (cᵀc + N/2) / s
     """
-    gp, Z, data, (L, Li, LB, c, sums, s, _), A, finite = saved
+    gp, Z, data, (_, Li, LB, c, sums, s, _), A, finite = saved
     LBi = triangular_inverse(LB)
-    Bi = LBi.T @ LBi
+    Bi = transposed(LBi) @ LBi
     b = c @ LBi
     G = jnp.eye(Z.shape[0]) - Bi - b[:, None] * b[None, :]
-    LiG = Li.T @ G
-    P, p = LiG / s, (b @ Li) / s
+    LiT = transposed(Li)
+    P, p = (LiT @ G) / s, (LiT @ b) / s
 
     def block(rows: Rows, A_block: Array | None):
         def covariances(kernel, Z):
             return kernel(Z, rows.X), kernel.diagonal(rows.X)
 
         (K, _), pull = jax.vjp(covariances, gp.kernel, Z)
-        A_block = Li @ (K * rows.weight) if A_block is None else A_block
-        r = (rows.y - gp.mean) * rows.weight
-        dK = (P @ A_block + p[:, None] * r[None, :]) * rows.weight
-        return pull((dK, -0.5 * rows.weight / s))
+        A_block = Li @ rows.masked(K) if A_block is None else A_block
+        r = rows.masked(rows.y - gp.mean)
+        dK = P @ A_block + p[:, None] * r[None, :]  # zero in padding, as A and r are
+        return pull((dK, rows.masked(jnp.full(len(r), -0.5) / s)))
 
     from_rows = data.sum(block, A)
 
-    dKmm = 0.5 * ((LiG - (Li.T @ sums.W) / s) @ Li)
-    _, pull = jax.vjp(lambda kernel, Z: jitter.add_to(kernel.gram(Z)), gp.kernel, Z)
-    d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(0.5 * (dKmm + dKmm.T)))
+    dKmm = 0.5 * (LiT @ ((G - sums.W / s) @ Li))
+    _, pull = jax.vjp(lambda kernel, Z: _inducing_covariance(kernel, Z, jitter), gp.kernel, Z)
+    d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
 
     quadratic = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr + sums.k - jnp.trace(sums.W)
     ds = 0.5 * quadratic / s**2 - (jnp.sum(c**2) + 0.5 * data.n_rows) / s

@@ -43,9 +43,7 @@ def _log_marginal(gp: GP, X: Array, y: Array) -> Array:
 
 def _value(factors: ExactFactors, gp: GP, y: Array) -> Array:
     value = (
-        -0.5 * (y - gp.mean) @ factors.alpha
-        - log_diagonal_sum(factors.L)
-        - 0.5 * y.shape[0] * math.log(2 * math.pi)
+        -0.5 * (y - gp.mean) @ factors.alpha - log_diagonal_sum(factors.L) - 0.5 * y.shape[0] * math.log(2 * math.pi)
     )
     return jnp.where(factors.ok & jnp.isfinite(value), value, -jnp.inf)
 

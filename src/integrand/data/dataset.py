@@ -14,16 +14,25 @@ from integrand.precision import in_float64
 
 T = TypeVar("T")
 
-# About a thousand rows keep a block of k(Z, X) in cache: half again as fast as five thousand.
-DEFAULT_BLOCK_ROWS = 1024
+# Bytes of a block of k(Z, X): one that stays in cache is half again as fast as one five times as large.
+_BLOCK_BYTES = 4 * 2**20
+
+
+def block_rows_for(n_inducing: int) -> int:
+    """Rows a block for which the block of k(Z, X) stays in cache."""
+    return max(64, _BLOCK_BYTES // (8 * max(n_inducing, 1)))
 
 
 class Rows(NamedTuple):
-    """One block of rows. Padding rows have weight 0 and y = 0; all others have weight 1."""
+    """One block of rows. Padding rows are zero and have weight 0; without any, `weight` is None."""
 
-    X: Float[Array, "R D"]
-    y: Float[Array, " R"]
-    weight: Float[Array, " R"]
+    X: Float[Array, "..."]
+    y: Float[Array, "..."]
+    weight: Float[Array, "..."] | None
+
+    def masked(self, values: Float[Array, "..."]) -> Float[Array, "..."]:
+        """`values`, whose last axis runs over the rows, with zeros in the padding."""
+        return values if self.weight is None else values * self.weight
 
 
 class Dataset(eqx.Module):
@@ -37,7 +46,7 @@ class Dataset(eqx.Module):
 
     @classmethod
     @in_float64
-    def of(cls, X: Any, y: Any, block_rows: int = DEFAULT_BLOCK_ROWS) -> "Dataset":
+    def of(cls, X: Any, y: Any, block_rows: int = 1024) -> "Dataset":
         """Check X (N, D) and y (N,) and cut them into near-equal blocks of at most `block_rows` rows."""
         X, y = checked_rows(X, y)
         if block_rows < 1:
@@ -51,7 +60,8 @@ class Dataset(eqx.Module):
             padded = np.pad(values, [(0, padding)] + [(0, 0)] * (values.ndim - 1))
             return jnp.asarray(padded.reshape(n_blocks, length, *values.shape[1:]))
 
-        return cls(Rows(cut(X), cut(y), cut(np.ones(n_rows))), n_rows)
+        weight = cut(np.ones(n_rows)) if padding else None
+        return cls(Rows(cut(X), cut(y), weight), n_rows)
 
     @property
     def n_columns(self) -> int:

@@ -66,9 +66,7 @@ def load(name: str | Source, directory: str | os.PathLike | None = None, downloa
         raise DataSourceError(f"cannot read {path}: {error}. Check its permissions") from error
     except ValueError as error:
         again = f"fetch({source.name!r}, directory) replaces it" if source.mirrors else "replace it"
-        raise DataSourceError(
-            f"{path} is not the {source.name} data set: {error}. Delete it, or {again}"
-        ) from error
+        raise DataSourceError(f"{path} is not the {source.name} data set: {error}. Delete it, or {again}") from error
     X, y = table[:, :-1].copy(), table[:, -1].copy()
     return NamedData(X, y, source.columns[:-1], source.columns[-1], source.name)
 
@@ -137,9 +135,7 @@ def _verified(table: np.ndarray, source: Source) -> np.ndarray:
     if table.shape != source.shape:
         raise ValueError(f"its shape (rows, columns with target) is {table.shape}, not {source.shape}")
     if values_hash(table) != source.sha256:
-        raise ValueError(
-            f"the shape {table.shape} is right but the SHA-256 is not: values changed or rows reordered"
-        )
+        raise ValueError(f"the shape {table.shape} is right but the SHA-256 is not: values changed or rows reordered")
     return table
 
 

@@ -1,0 +1,1 @@
+"""Optimisers and samplers of log densities: nothing here knows what a GP is."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
@@ -58,6 +59,10 @@ class Kernel(eqx.Module):
     @abstractmethod
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> "Kernel":
         """The same tree with every hyperparameter field replaced by what `change` returns for it."""
+
+    def check(self, n_columns: int) -> None:
+        """Refuse, with an InputError, values whose number does not fit data with `n_columns` columns."""
+        self.map_fields(_check_shape, n_columns, self.name or "")
 
     @property
     def own_scale(self) -> Any:
@@ -149,6 +154,14 @@ class Product(Kernel):
         return f"({text}).named({self.name!r})" if self.name else text
 
 
+def _check_shape(slot: Slot, value: Any) -> Any:
+    shape = np.shape(value)
+    if shape not in ((), slot.shape):
+        expected = f"one for each of {slot.shape[0]} columns" if slot.shape else "a single number"
+        raise InputError(f"{slot.path} has {shape[0]} values, but takes {expected}")
+    return value
+
+
 def _flat(kind: type, *kernels: Kernel) -> tuple[Kernel, ...]:
     """The kernels, unnamed ones of the same kind replaced by their parts."""
     nested = (k.parts if isinstance(k, kind) and k.name is None else (k,) for k in kernels)
@@ -157,9 +170,7 @@ def _flat(kind: type, *kernels: Kernel) -> tuple[Kernel, ...]:
 
 def _map_parts(parts: tuple[Kernel, ...], change: Change, n_columns: int, prefix: str) -> tuple[Kernel, ...]:
     """`map_fields` of each part, which stands under its name or else its position."""
-    return tuple(
-        part.map_fields(change, n_columns, join(prefix, part.name or str(i))) for i, part in enumerate(parts)
-    )
+    return tuple(part.map_fields(change, n_columns, join(prefix, part.name or str(i))) for i, part in enumerate(parts))
 
 
 def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:

@@ -20,7 +20,8 @@ def hyperparameter(*, per_column: bool = False) -> Any:
 class LeafKernel(Kernel):
     """A kernel that is not made of others. `active` are the columns it sees (all by default)."""
 
-    active: eqx.AbstractVar[tuple[int, ...] | None]
+    active: tuple[int, ...] | None = eqx.field(default=None, static=True, kw_only=True)
+    name: str | None = eqx.field(default=None, static=True, kw_only=True)
 
     def columns(self, X: Float[Array, "A D"]) -> Float[Array, "A C"]:
         """The columns of X that this kernel sees."""
@@ -60,7 +61,8 @@ class LeafKernel(Kernel):
         return dataclasses.replace(self, scale=scale)  # pyright: ignore[reportCallIssue]
 
     def __repr__(self) -> str:
-        held = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
+        fields = sorted(dataclasses.fields(self), key=lambda f: bool(f.kw_only))  # hyperparameters first
+        held = ((f.name, getattr(self, f.name), f.default) for f in fields)
         shown = (f"{name}={_text(value)}" for name, value, default in held if value is not default)
         return f"{type(self).__name__}({', '.join(shown)})"
 

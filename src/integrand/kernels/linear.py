@@ -14,9 +14,7 @@ class Linear(LeafKernel):
     """Linear functions through the origin: Σ_d scale_d² x_d x'_d, with one scale for all columns unless `ard`."""
 
     scale: Any = hyperparameter(per_column=True)
-    ard: bool = eqx.field(default=False, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
+    ard: bool = eqx.field(default=False, static=True, kw_only=True)
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """X1 diag(scale²) X2ᵀ."""
@@ -38,8 +36,6 @@ class Polynomial(LeafKernel):
     degree: int = eqx.field(default=2, static=True)
     offset: Any = hyperparameter()
     scale: Any = hyperparameter()
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
         if not isinstance(self.degree, int) or self.degree < 1:
@@ -62,8 +58,6 @@ class Constant(LeafKernel):
     """An unknown constant: scale² for every pair of rows."""
 
     scale: Any = hyperparameter()
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """scale² everywhere."""

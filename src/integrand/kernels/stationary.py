@@ -7,35 +7,45 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from integrand.kernels.distance import (
+    exponents_by_difference,
+    exponents_by_product,
+    exponents_within,
+)
 from integrand.kernels.leaf import LeafKernel, hyperparameter
-from integrand.kernels.distance import squared_distances, squared_distances_by_difference
 
 
 class StationaryKernel(LeafKernel):
-    """k(x, x') = scale² · profile(r²) with profile(0) = 1."""
+    """k(x, x') is a function of r² alone, and scale² at r² = 0."""
 
-    lengthscale: eqx.AbstractVar[Any]
-    scale: eqx.AbstractVar[Any]
+    lengthscale: Any = hyperparameter(per_column=True)
+    scale: Any = hyperparameter()
+    ard: bool = eqx.field(default=True, static=True, kw_only=True)
     # A kernel with a kink at r = 0 turns rounding in r² into errors of √rounding in k, so it takes differences.
     kinked: ClassVar[bool] = False
 
     @abstractmethod
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """Correlation as a function of the squared scaled distance."""
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """K as a function of e = -r²/2."""
 
     def features(self, X: Float[Array, "A D"]) -> Float[Array, "A F"]:
-        """The inputs between which Euclidean distances are taken."""
-        return self.columns(X) / self.lengthscale
+        """The points between which distances are taken: the columns themselves, or where they are mapped to."""
+        return self.columns(X)
+
+    def weights(self, n_features: int) -> Float[Array, " F"]:
+        """1 / lengthscale for each feature."""
+        return jnp.broadcast_to(1.0 / self.lengthscale, (n_features,))
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
-        """scale² · profile(r²)."""
-        distances = squared_distances_by_difference if self.kinked else squared_distances
-        return self.scale**2 * self.profile(distances(self.features(X1), self.features(X2)))
+        """K as a function of the scaled distances."""
+        F1, F2 = self.features(X1), self.features(X2)
+        exponents = exponents_by_difference if self.kinked else exponents_by_product
+        return self.covariance(exponents(F1, F2, self.weights(F1.shape[1])))
 
     def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
-        """scale² · profile(r²) with exact zeros where rows coincide."""
+        """K as a function of the scaled distances, which are exactly 0 where rows coincide."""
         F = self.features(X)
-        return self.scale**2 * self.profile(squared_distances_by_difference(F, F))
+        return self.covariance(exponents_within(F, self.weights(F.shape[1])))
 
     def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
         """scale² for each row."""
@@ -45,77 +55,51 @@ class StationaryKernel(LeafKernel):
 class RBF(StationaryKernel):
     """Squared exponential: scale² exp(-r²/2)."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
-
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """exp(-r²/2)."""
-        return jnp.exp(-0.5 * r2)
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² exp(-r²/2)."""
+        return _scaled_exp(self.scale, e)
 
 
 class Matern12(StationaryKernel):
     """Matérn with smoothness 1/2: scale² exp(-r)."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
     kinked: ClassVar[bool] = True
 
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """exp(-r)."""
-        return jnp.exp(-_root(r2))
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² exp(-r)."""
+        return _scaled_exp(self.scale, -_root(-2.0 * e))
 
 
 class Matern32(StationaryKernel):
     """Matérn with smoothness 3/2: scale² (1 + √3 r) exp(-√3 r)."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
     kinked: ClassVar[bool] = True
 
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """(1 + √3 r) exp(-√3 r)."""
-        r = _root(3.0 * r2)
-        return (1.0 + r) * jnp.exp(-r)
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² (1 + √3 r) exp(-√3 r)."""
+        r = _root(-6.0 * e)
+        return (1.0 + r) * _scaled_exp(self.scale, -r)
 
 
 class Matern52(StationaryKernel):
     """Matérn with smoothness 5/2: scale² (1 + √5 r + 5 r²/3) exp(-√5 r)."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
     kinked: ClassVar[bool] = True
 
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """(1 + √5 r + 5 r²/3) exp(-√5 r)."""
-        r = _root(5.0 * r2)
-        return (1.0 + r + (5.0 / 3.0) * r2) * jnp.exp(-r)
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² (1 + √5 r + 5 r²/3) exp(-√5 r)."""
+        r = _root(-10.0 * e)
+        return (1.0 + r + r**2 / 3.0) * _scaled_exp(self.scale, -r)
 
 
 class RationalQuadratic(StationaryKernel):
     """Scale mixture of squared exponentials: scale² (1 + r² / 2α)^(-α)."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
     alpha: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
 
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """(1 + r² / 2α)^(-α)."""
-        return jnp.exp(-self.alpha * jnp.log1p(r2 / (2.0 * self.alpha)))
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² (1 + r² / 2α)^(-α)."""
+        return _scaled_exp(self.scale, -self.alpha * jnp.log1p(-e / self.alpha))
 
 
 class Periodic(StationaryKernel):
@@ -126,20 +110,24 @@ class Periodic(StationaryKernel):
     """
 
     period: Any = hyperparameter()
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
-    ard: bool = eqx.field(default=True, static=True)
-    active: tuple[int, ...] | None = eqx.field(default=None, static=True)
-    name: str | None = eqx.field(default=None, static=True)
 
     def features(self, X: Float[Array, "A D"]) -> Float[Array, "A F"]:
-        """(cos, sin)(2π x / period) / lengthscale."""
+        """(cos, sin)(2π x / period)."""
         angle = 2.0 * jnp.pi * self.columns(X) / self.period
-        return jnp.concatenate([jnp.cos(angle) / self.lengthscale, jnp.sin(angle) / self.lengthscale], axis=1)
+        return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
-    def profile(self, r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
-        """exp(-r²/2) of the distances between points on circles."""
-        return jnp.exp(-0.5 * r2)
+    def weights(self, n_features: int) -> Float[Array, " F"]:
+        """1 / lengthscale for each feature: cosine and sine of a column share one."""
+        return jnp.tile(jnp.broadcast_to(1.0 / self.lengthscale, (n_features // 2,)), 2)
+
+    def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
+        """scale² exp(-r²/2) of the distances between points on circles."""
+        return _scaled_exp(self.scale, e)
+
+
+def _scaled_exp(scale: Float[Array, ""], exponent: Float[Array, "A B"]) -> Float[Array, "A B"]:
+    """scale² exp(exponent) in one pass: a gradient then needs the result only, not the exponential beside it."""
+    return jnp.exp(exponent + 2.0 * jnp.log(scale))
 
 
 def _root(r2: Float[Array, "A B"]) -> Float[Array, "A B"]:

@@ -1,0 +1,1 @@
+"""Draws, what they predict, and how they are kept."""

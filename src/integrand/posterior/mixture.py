@@ -179,9 +179,7 @@ class GaussianMixture:
         noise = finite_array(noise_variance, "noise_variance")
         if noise.shape not in (self.means.shape, self.means.shape[:1]):
             draws, rows = self.means.shape
-            raise InputError(
-                f"noise_variance must have shape ({draws},) or ({draws}, {rows}), got {noise.shape}"
-            )
+            raise InputError(f"noise_variance must have shape ({draws},) or ({draws}, {rows}), got {noise.shape}")
         if (noise < 0).any():
             raise InputError("noise_variance must not be negative")
         return GaussianMixture(self.means, self.variances + noise.reshape(len(noise), -1))

@@ -1,0 +1,98 @@
+"""Where the inducing inputs start: candidates without duplicates, of which the bound chooses."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from integrand.bounds.collapsed import collapsed_bound
+from integrand.data.dataset import Dataset
+from integrand.errors import InputError
+from integrand.gp import GP
+from integrand.linalg import Jitter
+from integrand.precision import in_float64
+
+# Greedy selection and k-means look at no more rows than this: their cost grows with N, their use does not.
+_MOST_ROWS = 20_000
+
+
+def distinct_rows(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "K D"]:
+    """The rows of X without repetitions, in the order of their first appearance."""
+    _, first = np.unique(X, axis=0, return_index=True)
+    return X[np.sort(first)]
+
+
+def random_subset(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Float[np.ndarray, "M D"]:
+    """`m` distinct rows of X, drawn without replacement."""
+    rows = _enough_rows(X, m)
+    return rows[rng.choice(len(rows), m, replace=False)]
+
+
+def k_means(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Float[np.ndarray, "M D"]:
+    """Centres of `m` clusters of X."""
+    from sklearn.cluster import KMeans
+
+    rows = _enough_rows(X, m)
+    seed = int(rng.integers(2**31))
+    return KMeans(m, n_init=1, random_state=seed).fit(_thinned(rng, rows, m)).cluster_centers_
+
+
+@in_float64
+def greedy_variance(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int, gp: GP) -> Float[np.ndarray, "M D"]:
+    """`m` rows of X, each the one that the rows before it explain least: pivots of a Cholesky factor of k(X, X)."""
+    rows = jnp.asarray(_thinned(rng, _enough_rows(X, m), m))
+    return np.asarray(rows[_pivots(gp, rows, m)])
+
+
+@partial(jax.jit, static_argnames="m")
+def _pivots(gp: GP, X: Array, m: int) -> Array:
+    def step(i, state):
+        C, left, chosen = state
+        pivot = jnp.argmax(left)
+        row = gp.kernel(X[pivot][None], X)[0] - C[:, pivot] @ C
+        row = row / jnp.sqrt(jnp.maximum(left[pivot], 1e-300))
+        left = jnp.maximum(left - row**2, 0.0).at[pivot].set(-1.0)  # never chosen again
+        # A pivot taken before has left = -1: keep it out whatever rounding says.
+        left = jnp.where(state[1] < 0.0, -1.0, left)
+        return C.at[i].set(row), left, chosen.at[i].set(pivot)
+
+    start = (jnp.zeros((m, len(X)), X.dtype), gp.kernel.diagonal(X), jnp.zeros(m, int))
+    return jax.lax.fori_loop(0, m, step, start)[2]
+
+
+@in_float64
+def best_inducing(
+    rng: np.random.Generator, data: Dataset, m: int, gp: GP, jitter: Jitter = Jitter()
+) -> tuple[Float[np.ndarray, "M D"], str]:
+    """The candidate with the best collapsed bound at `gp`, and its name.
+
+    Greedy selection wins once M is near the kernel's effective rank, random rows far below it.
+    """
+    X = np.asarray(data.arrays()[0])
+    candidates = {
+        "random subset": random_subset(rng, X, m),
+        "k-means": k_means(rng, X, m),
+        "greedy variance": greedy_variance(rng, X, m, gp),
+    }
+    value = jax.jit(collapsed_bound, static_argnames="jitter")
+    bounds = {name: float(value(gp, jnp.asarray(Z), data, jitter=jitter)) for name, Z in candidates.items()}
+    best = max(bounds, key=lambda name: bounds[name])
+    return candidates[best], best
+
+
+def _enough_rows(X: np.ndarray, m: int) -> np.ndarray:
+    if m < 1:
+        raise InputError(f"the number of inducing points must be at least 1, not {m}")
+    rows = distinct_rows(X)
+    if m > len(rows):
+        raise InputError(
+            f"{m} inducing points were asked for, but the data has only {len(rows)} distinct rows: ask for fewer"
+        )
+    return rows
+
+
+def _thinned(rng: np.random.Generator, rows: np.ndarray, m: int) -> np.ndarray:
+    most = max(_MOST_ROWS, 4 * m)
+    return rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
