@@ -9,6 +9,10 @@ product, whichever is faster. All are timed in turns in one process; the smalles
 import argparse
 import os
 import time
+from functools import partial
+
+# The sizes of the documentation, and the ratio to reach on one thread.
+REACH = {(13_000, 18, 500): 1.7, (100_000, 8, 500): 1.7, (1279, 11, 100): 2.1, (246, 6, 100): 4.0}
 
 
 def parsed():
@@ -20,15 +24,35 @@ def parsed():
     return parser.parse_args()
 
 
-SIZES = [(13_000, 18, 500), (100_000, 8, 500), (1279, 11, 100), (246, 6, 100)]
-REACH = {(13_000, 18, 500): 1.7, (100_000, 8, 500): 1.7, (1279, 11, 100): 2.1, (246, 6, 100): 4.0}
+def hold_to(threads):
+    """Before NumPy and JAX are loaded: as many cores and BLAS threads as asked for."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
 
 
-def main():
-    arguments = parsed()
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
-    os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
+def autodiff_bound(gp, Z, X, y):
+    """The same bound with triangular solves, left to autodiff."""
+    import jax
+    import jax.numpy as jnp
 
+    from integrand.linalg import Jitter
+
+    s = gp.noise**2
+    L = jnp.linalg.cholesky(Jitter().add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z)))
+    A = jax.scipy.linalg.solve_triangular(L, gp.kernel(Z, X), lower=True)
+    LB = jnp.linalg.cholesky(jnp.eye(len(Z)) + A @ A.T / s)
+    c = jax.scipy.linalg.solve_triangular(LB, A @ y, lower=True) / s
+    trace = jnp.sum(gp.kernel.diagonal(X)) - jnp.sum(A**2)
+    log_normaliser = -0.5 * len(X) * jnp.log(2 * jnp.pi * s) - jnp.sum(jnp.log(jnp.diagonal(LB)))
+    return log_normaliser - 0.5 * (y @ y) / s + 0.5 * c @ c - 0.5 * trace / s
+
+
+def thrice(product, S, K):
+    return [product(S, K) for _ in range(3)]
+
+
+def contestants(N, D, M, options, with_autodiff):
+    """What is timed, by name; each a call without arguments."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -36,71 +60,70 @@ def main():
     from integrand.bounds.collapsed import collapsed_bound
     from integrand.data.dataset import Dataset, block_rows_for
     from integrand.gp import GP
-    from integrand.infer.threads import compiler_options
     from integrand.kernels import RBF
-    from integrand.linalg import Jitter
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N, D))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(N)
+    Z = jnp.asarray(X[rng.choice(N, M, replace=False)])
+    gp = GP(RBF(lengthscale=jnp.full(D, 2.0), scale=jnp.array(1.0)), jnp.array(0.2), jnp.array(0.0))
+    data = Dataset.of(X, y, block_rows_for(M))
+    S, K = rng.standard_normal((M, M)), rng.standard_normal((M, N))
+
+    compiled = partial(jax.jit, compiler_options=options)
+    runs = {
+        "bound": partial(compiled(jax.value_and_grad(collapsed_bound, (0, 1))), gp, Z, data),
+        "jax": partial(thrice, compiled(jnp.matmul), jnp.asarray(S), jnp.asarray(K)),
+        "numpy": partial(thrice, np.matmul, S, K),
+    }
+    if with_autodiff:
+        plain = compiled(jax.value_and_grad(autodiff_bound, (0, 1)))
+        runs["autodiff"] = partial(plain, gp, Z, jnp.asarray(X), jnp.asarray(y))
+    return runs
+
+
+def smallest_times(runs, repeats, calls):
+    """Seconds of the fastest call of each, timed in turns."""
+    import jax
+
+    for run in runs.values():
+        jax.block_until_ready(run())  # compile
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(repeats):
+        for name, run in runs.items():
+            for _ in range(calls):
+                start = time.perf_counter()
+                jax.block_until_ready(run())
+                best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def report(size, best):
+    floor = min(best["jax"], best["numpy"])
+    reach = f"{REACH[size]:6.1f}" if size in REACH else f"{'-':>6}"
+    against = f"{best['autodiff'] / best['bound']:14.2f}" if "autodiff" in best else f"{'-':>14}"
+    N, D, M = size
+    times = f"{best['bound'] * 1e3:9.3f} {floor * 1e3:9.3f} {best['bound'] / floor:6.2f}"
+    print(f"{N:8d} {D:3d} {M:4d} {times} {reach} {against}", flush=True)
+
+
+def main():
+    arguments = parsed()
+    hold_to(arguments.threads)
+
+    from integrand.infer.threads import compiler_options
     from integrand.precision import float64_scope
 
     options = compiler_options(threads=arguments.threads)
-
-    def autodiff_bound(gp, Z, X, y):
-        M, N = Z.shape[0], X.shape[0]
-        s = gp.noise**2
-        L = jnp.linalg.cholesky(Jitter().add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z)))
-        A = jax.scipy.linalg.solve_triangular(L, gp.kernel(Z, X), lower=True)
-        LB = jnp.linalg.cholesky(jnp.eye(M) + A @ A.T / s)
-        c = jax.scipy.linalg.solve_triangular(LB, A @ y, lower=True) / s
-        trace = jnp.sum(gp.kernel.diagonal(X)) - jnp.sum(A**2)
-        return (
-            -0.5 * N * jnp.log(2 * jnp.pi * s)
-            - jnp.sum(jnp.log(jnp.diagonal(LB)))
-            - 0.5 * (y @ y) / s
-            + 0.5 * c @ c
-            - 0.5 * trace / s
-        )
-
-    sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes.split(";") if s] or SIZES
+    sizes = [tuple(map(int, s.split(","))) for s in arguments.sizes.split(";") if s] or list(REACH)
     print(f"value + gradient in θ and Z, {arguments.threads} thread(s), smallest of {arguments.repeats} in turns")
     print(f"{'N':>8} {'D':>3} {'M':>4} {'bound ms':>9} {'floor ms':>9} {'ratio':>6} {'reach':>6} {'autodiff/ours':>14}")
     for N, D, M in sizes:
-        rng = np.random.default_rng(0)
+        repeats = arguments.repeats if N * M < 1e7 else max(3, arguments.repeats // 3)
+        calls = 1 if N * M > 1e6 else 10
         with float64_scope():
-            X = rng.standard_normal((N, D))
-            y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(N)
-            Z = jnp.asarray(X[rng.choice(N, M, replace=False)])
-            gp = GP(RBF(lengthscale=jnp.full(D, 2.0), scale=jnp.array(1.0)), jnp.array(0.2), jnp.array(0.0))
-            data = Dataset.of(X, y, block_rows_for(M))
-            S, K = jnp.asarray(rng.standard_normal((M, M))), jnp.asarray(rng.standard_normal((M, N)))
-            S_np, K_np = np.asarray(S), np.asarray(K)
-            bound = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)), compiler_options=options)
-            product = jax.jit(jnp.matmul, compiler_options=options)
-            plain = jax.jit(jax.value_and_grad(autodiff_bound, (0, 1)), compiler_options=options)
-            X, y = jnp.asarray(X), jnp.asarray(y)
-            runs = {
-                "bound": lambda: bound(gp, Z, data),
-                "jax": lambda: [product(S, K) for _ in range(3)],
-                "numpy": lambda: [S_np @ K_np for _ in range(3)],
-            }
-            if not arguments.no_autodiff:
-                runs["autodiff"] = lambda: plain(gp, Z, X, y)
-            best = dict.fromkeys(runs, float("inf"))
-            for name, run in runs.items():
-                jax.block_until_ready(run())
-            repeats = arguments.repeats if N * M < 1e7 else max(3, arguments.repeats // 3)
-            for _ in range(repeats):
-                for name, run in runs.items():
-                    for _ in range(1 if N * M > 1e6 else 10):
-                        start = time.perf_counter()
-                        jax.block_until_ready(run())
-                        best[name] = min(best[name], time.perf_counter() - start)
-        floor = min(best["jax"], best["numpy"])
-        against = f"{best['autodiff'] / best['bound']:14.2f}" if "autodiff" in best else f"{'-':>14}"
-        reach = REACH.get((N, D, M))
-        print(
-            f"{N:8d} {D:3d} {M:4d} {best['bound'] * 1e3:9.3f} {floor * 1e3:9.3f} {best['bound'] / floor:6.2f} "
-            f"{f'{reach:6.1f}' if reach else '     -'} {against}",
-            flush=True,
-        )
+            runs = contestants(N, D, M, options, not arguments.no_autodiff)
+            report((N, D, M), smallest_times(runs, repeats, calls))
 
 
 if __name__ == "__main__":

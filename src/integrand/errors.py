@@ -23,3 +23,7 @@ class NotConvergedError(IntegrandError):
 
 class RunDirectoryError(IntegrandError):
     """A run directory that is locked, foreign, newer than this library, or damaged."""
+
+
+class ConvergenceWarning(UserWarning):
+    """The draws cannot be trusted yet; the message is the verdict."""

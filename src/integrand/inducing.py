@@ -1,5 +1,6 @@
 """Where the inducing inputs start: candidates without duplicates, of which the bound chooses."""
 
+import warnings
 from functools import partial
 
 import jax
@@ -32,11 +33,14 @@ def random_subset(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int)
 
 def k_means(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Float[np.ndarray, "M D"]:
     """Centres of `m` clusters of X."""
-    from sklearn.cluster import KMeans
+    from scipy.cluster.vq import kmeans2
 
-    rows = _enough_rows(X, m)
-    seed = int(rng.integers(2**31))
-    return KMeans(m, n_init=1, random_state=seed).fit(_thinned(rng, rows, m)).cluster_centers_
+    rows = _thinned(rng, _enough_rows(X, m), m)
+    start = rows[rng.choice(len(rows), m, replace=False)]  # rows, so that no cluster starts empty
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
+        centres, _ = kmeans2(rows, start, iter=10, minit="matrix")
+    return centres
 
 
 @in_float64
@@ -62,24 +66,26 @@ def _pivots(gp: GP, X: Array, m: int) -> Array:
     return jax.lax.fori_loop(0, m, step, start)[2]
 
 
-@in_float64
-def best_inducing(
-    rng: np.random.Generator, data: Dataset, m: int, gp: GP, jitter: Jitter = Jitter()
-) -> tuple[Float[np.ndarray, "M D"], str]:
-    """The candidate with the best collapsed bound at `gp`, and its name.
-
-    Greedy selection wins once M is near the kernel's effective rank, random rows far below it.
-    """
-    X = np.asarray(data.arrays()[0])
-    candidates = {
+def candidates(
+    rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int, gp: GP
+) -> dict[str, Float[np.ndarray, "M D"]]:
+    """Three ways to start. Greedy selection wins once M is near the kernel's effective rank, others far below it."""
+    return {
         "random subset": random_subset(rng, X, m),
         "k-means": k_means(rng, X, m),
         "greedy variance": greedy_variance(rng, X, m, gp),
     }
-    value = jax.jit(collapsed_bound, static_argnames="jitter")
-    bounds = {name: float(value(gp, jnp.asarray(Z), data, jitter=jitter)) for name, Z in candidates.items()}
+
+
+@in_float64
+def best_inducing(
+    rng: np.random.Generator, data: Dataset, m: int, gp: GP, jitter: Jitter = Jitter()
+) -> tuple[Float[np.ndarray, "M D"], str]:
+    """The candidate with the best collapsed bound at `gp`, and its name."""
+    found = candidates(rng, np.asarray(data.arrays()[0]), m, gp)
+    bounds = {name: float(collapsed_bound(gp, jnp.asarray(Z), data, jitter)) for name, Z in found.items()}
     best = max(bounds, key=lambda name: bounds[name])
-    return candidates[best], best
+    return found[best], best
 
 
 def _enough_rows(X: np.ndarray, m: int) -> np.ndarray:

@@ -4,8 +4,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
+
+# What public functions take: they make JAX arrays of it themselves, in float64.
+AnyArray = Array | np.ndarray
 
 # Points whose prior variance is below this fraction of the average still get jitter in proportion to the average.
 _FLOOR = 1e-6

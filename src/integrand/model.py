@@ -19,18 +19,19 @@ from integrand.priors import Prior
 
 Theta = dict[str, Float[Array, "..."]]
 
-_MEAN_SLOT = Slot("mean", "mean")
-_NOISE_SLOT = Slot("noise", "noise")
+_MEAN_SLOT = Slot("mean", "mean", unit="y")
+_NOISE_SLOT = Slot("noise", "noise", unit="y")
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One inferred hyperparameter: its path, its prior, its shape, the columns it speaks of, its place in φ."""
+    """One inferred hyperparameter: path, prior, shape, the columns it speaks of, unit, and its place in φ."""
 
     name: str
     prior: Prior
     shape: tuple[int, ...]
     columns: tuple[int, ...]
+    unit: str
     start: int
 
     @property
@@ -112,7 +113,7 @@ class Model:
         def note(slot: Slot, value: Any) -> Any:
             if isinstance(value, Prior):
                 start = found[-1].start + found[-1].size if found else 0
-                found.append(Parameter(slot.path, value, slot.shape, slot.columns, start))
+                found.append(Parameter(slot.path, value, slot.shape, slot.columns, slot.unit, start))
             return value
 
         self._map_fields(note)
@@ -167,7 +168,7 @@ class Model:
     @in_float64
     def start(self) -> np.ndarray:
         """A first φ: the medians of the priors."""
-        theta = {p.name: np.full(p.shape, p.prior.median()) for p in self.parameters}
+        theta = {p.name: np.full(p.shape, p.prior.median) for p in self.parameters}
         return np.asarray(self.phi(theta))
 
     def _map_fields(self, change) -> GP:

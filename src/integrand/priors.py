@@ -4,6 +4,8 @@
 this library does not import NumPyro. Arguments are those of NumPyro's class of the same name.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy import special
 
 from integrand.errors import InputError
-from integrand.precision import in_float64
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,10 +34,19 @@ class Prior:
         for value in self.arguments:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
                 raise InputError(f"{self.family}: arguments must be finite numbers, not {value!r}")
+        if self.family == "Uniform" and not self.arguments[0] < self.arguments[1]:  # NumPyro lets it pass
+            raise InputError(f"{self!r} is not a distribution: its bounds must be in order and apart")
         try:
             self.distribution  # noqa: B018  (NumPyro checks the arguments)
         except ValueError as error:
             raise InputError(f"{self!r} is not a distribution: {error}") from None
+
+    @classmethod
+    def named(cls, family: str, arguments: tuple[float, ...], squared: bool) -> "Prior":
+        """A prior from its description; only the families of this module are known."""
+        if family not in _MEDIANS:
+            raise InputError(f"there is no prior {family!r}: choose from {', '.join(_MEDIANS)}")
+        return cls(family, arguments, squared)
 
     @property
     def distribution(self) -> Any:
@@ -80,18 +91,39 @@ class Prior:
         x = self.distribution.sample(key, shape)
         return jnp.sqrt(x) if self.squared else x
 
-    @in_float64
+    @property
     def median(self) -> float:
-        """Median of θ, by draws with a fixed key (not every distribution has a quantile function)."""
-        return float(np.median(self.sample(jax.random.key(0), (4_001,))))
+        """Median of θ."""
+        x = float(_MEDIANS[self.family](*self.arguments))
+        return math.sqrt(x) if self.squared else x
 
     def __repr__(self) -> str:
         text = f"{self.family}({', '.join(f'{value:g}' for value in self.arguments)})"
         return f"on_variance({text})" if self.squared else text
 
 
+# Medians in closed form: NumPyro has no quantile function for some of these without further packages.
+_MEDIANS: dict[str, Callable[..., float]] = {
+    "Beta": lambda a, b: special.betaincinv(a, b, 0.5),
+    "Exponential": lambda rate: math.log(2.0) / rate,
+    "Gamma": lambda concentration, rate: special.gammaincinv(concentration, 0.5) / rate,
+    "HalfCauchy": lambda scale: scale,
+    "HalfNormal": lambda scale: scale * special.ndtri(0.75),
+    "InverseGamma": lambda concentration, rate: rate / special.gammainccinv(concentration, 0.5),
+    "LogNormal": lambda location, scale: math.exp(location),
+    "Normal": lambda location, scale: location,
+    "StudentT": lambda df, location, scale: location,
+    "Uniform": lambda low, high: 0.5 * (low + high),
+    "Weibull": lambda scale, concentration: scale * math.log(2.0) ** (1.0 / concentration),
+}
+
+
 def _prior(family: str, *arguments: Any) -> Prior:
-    return Prior(family, tuple(float(a) if isinstance(a, (int, np.number)) else a for a in arguments))
+    return Prior(family, tuple(float(a) if _is_number(a) else a for a in arguments))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def Gamma(concentration: float, rate: float = 1.0) -> Prior:

@@ -9,15 +9,15 @@ from jaxtyping import Array, Float
 from integrand.bounds.collapsed import collapsed_bound
 from integrand.data.dataset import Dataset
 from integrand.gp import GP
-from integrand.linalg import Jitter
+from integrand.linalg import AnyArray, Jitter
 from integrand.precision import in_float64
 
 
 @in_float64
 def averaged_bound(
     gp_of: Callable[[Float[Array, " P"]], GP],
-    phis: Float[Array, "J P"],
-    Z: Float[Array, "M D"],
+    phis: Float[AnyArray, "J P"],
+    Z: Float[AnyArray, "M D"],
     data: Dataset,
     jitter: Jitter = Jitter(),
 ) -> tuple[Float[Array, ""], Float[Array, "M D"]]:

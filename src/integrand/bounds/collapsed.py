@@ -21,7 +21,7 @@ from integrand.data.dataset import Dataset, Rows
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.kernels.base import Kernel
-from integrand.linalg import Jitter, cholesky, log_diagonal_sum, transposed, triangular_inverse
+from integrand.linalg import AnyArray, Jitter, cholesky, log_diagonal_sum, transposed, triangular_inverse
 from integrand.precision import in_float64
 
 # A = Li K is kept from the value's pass for the gradient's if it takes no more than this, else made again.
@@ -117,7 +117,7 @@ def inducing_posterior(factors: Factors) -> InducingPosterior:
 
 
 @in_float64
-def collapsed_bound(gp: GP, Z: Float[Array, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
+def collapsed_bound(gp: GP, Z: Float[AnyArray, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
     """L(θ, Z) ≤ log p(y | θ), the paper's equation (6), with a closed-form gradient in θ and Z.
 
     Time N M², memory M² and one block of rows. -inf where a factorisation fails, never NaN.
@@ -125,7 +125,7 @@ def collapsed_bound(gp: GP, Z: Float[Array, "M D"], data: Dataset, jitter: Jitte
     return _bound(jitter, gp, checked_inducing(gp, Z, data), data)
 
 
-def checked_inducing(gp: GP, Z: Array, data: Dataset) -> Array:
+def checked_inducing(gp: GP, Z: AnyArray, data: Dataset) -> Array:
     """Z as a float64 array, after a look at the shapes of Z, the data and the kernel."""
     Z = jnp.asarray(Z, float)
     if Z.ndim != 2 or Z.shape[0] < 1 or Z.shape[1] != data.n_columns:

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.linalg import cholesky, log_diagonal_sum, triangular_inverse
+from integrand.linalg import AnyArray, cholesky, log_diagonal_sum, triangular_inverse
 from integrand.precision import in_float64
 
 
@@ -28,12 +29,16 @@ def factorise_exact(gp: GP, X: Float[Array, "N D"], y: Float[Array, " N"]) -> Ex
 
 
 @in_float64
-def log_marginal_likelihood(gp: GP, X: Float[Array, "N D"], y: Float[Array, " N"]) -> Float[Array, ""]:
+def log_marginal_likelihood(gp: GP, X: Float[AnyArray, "N D"], y: Float[AnyArray, " N"]) -> Float[Array, ""]:
     """log p(y | θ) = -½ rᵀ(K + σ²I)⁻¹r - ½ log |K + σ²I| - N/2 log 2π (the paper's text drops this log).
 
     No jitter; -inf where the factorisation fails. The gradient is the closed form ½ tr((ααᵀ - (K + σ²I)⁻¹) ∂K).
     """
-    return _log_marginal(gp, jnp.asarray(X, float), jnp.asarray(y, float))
+    X, y = jnp.asarray(X, float), jnp.asarray(y, float)
+    if X.ndim != 2 or X.shape[0] < 1 or y.shape != X.shape[:1]:
+        raise InputError(f"X and y must have shapes (N, D) and (N,), but have {X.shape} and {y.shape}")
+    gp.kernel.check(X.shape[1])
+    return _log_marginal(gp, X, y)
 
 
 @jax.custom_vjp

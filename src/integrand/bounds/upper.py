@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from integrand.bounds.collapsed import Factors, checked_inducing, factorise
 from integrand.data.dataset import Dataset
 from integrand.gp import GP
-from integrand.linalg import Jitter, cholesky, log_diagonal_sum
+from integrand.linalg import AnyArray, Jitter, cholesky, log_diagonal_sum
 from integrand.precision import in_float64
 
 
@@ -29,6 +29,6 @@ def upper_bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
 
 
 @in_float64
-def upper_bound(gp: GP, Z: Float[Array, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
+def upper_bound(gp: GP, Z: Float[AnyArray, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
     """U(θ, Z) ≥ log p(y | θ): beside the collapsed bound it says how much the inducing points can still cost."""
     return upper_bound_from_factors(factorise(gp, checked_inducing(gp, Z, data), data, jitter), data.n_rows)

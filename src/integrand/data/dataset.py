@@ -127,11 +127,13 @@ def checked_matrix(X: Any, name: str) -> np.ndarray:
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype.kind == "c":
-        raise InputError(f"{name} holds complex numbers: give the real part, or modulus and phase as columns")
     try:
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise InputError(f"{name} holds complex numbers: give the real part, or modulus and phase as columns")
         return array.astype(np.float64)
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} holds values that are not numbers ({error}): encode or drop them") from None
 

@@ -22,12 +22,16 @@ _RESERVED = ("noise", "mean")
 
 
 class Slot(NamedTuple):
-    """Where a field stands: its path, its own name, the columns its kernel sees, and its shape when inferred."""
+    """Where a field stands: its path, its own name, the columns its kernel sees, its shape when inferred, its unit.
+
+    The unit is "x" or "y" (that of the inputs or the output), "y/x", or "1" for a number without one.
+    """
 
     path: str
     field: str
     columns: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
+    unit: str = "1"
 
 
 # Takes a slot and what the field holds now, returns what it shall hold.
@@ -149,6 +153,17 @@ class Product(Kernel):
         """See `Kernel.map_fields`."""
         return Product(_map_parts(self.parts, change, n_columns, prefix), self.name)
 
+    @property
+    def own_scale(self) -> Any:
+        """The one scale of the product: the inferred or open scale of a factor, else 1.0."""
+        free = _first_free(self.parts)
+        return 1.0 if free is None else self.parts[free].own_scale
+
+    def with_scale(self, scale: Any) -> Kernel:
+        """The same product with another content of the inferred or open scale, if it has one."""
+        free = _first_free(self.parts)
+        return Product(tuple(k.with_scale(scale) if i == free else k for i, k in enumerate(self.parts)), self.name)
+
     def __repr__(self) -> str:
         text = " * ".join(f"({k!r})" if isinstance(k, Sum) and not k.name else repr(k) for k in self.parts)
         return f"({text}).named({self.name!r})" if self.name else text
@@ -182,8 +197,14 @@ def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
             "give one of them scale=1.0"
         )
     has_scale = inferred or any(isinstance(k, Sum) for k in parts)
-    carrier = None if has_scale else next((k for k in parts if k.own_scale is None), None)
-    return tuple(k.with_scale(1.0) if k.own_scale is None and k is not carrier else k for k in parts)
+    # By position: the same kernel may stand in a product twice.
+    carrier = None if has_scale else _first_free(parts)
+    return tuple(k.with_scale(1.0) if k.own_scale is None and i != carrier else k for i, k in enumerate(parts))
+
+
+def _first_free(parts: tuple[Kernel, ...]) -> int | None:
+    """Position of the first part whose scale is open or inferred."""
+    return next((i for i, k in enumerate(parts) if not isinstance(k.own_scale, (float, tuple))), None)
 
 
 def _refuse_same_names(parts: tuple[Kernel, ...]) -> None:

@@ -25,10 +25,10 @@ def _half_norms(a: Array) -> Array:
 
 
 def _by_difference(X1: Array, X2: Array, w: Array) -> Array:
-    a, b = X1 * w, X2 * w
-    total = jnp.zeros((len(a), len(b)), a.dtype)
-    for d in range(a.shape[1]):  # unrolled, so that XLA makes one loop without an A x B x D array
-        total = total - 0.5 * (a[:, d, None] - b[None, :, d]) ** 2
+    # Differences before weights: x w - x' w may round to something else than 0 where x = x' (a fused multiply-add).
+    total = jnp.zeros((len(X1), len(X2)), X1.dtype)
+    for d in range(X1.shape[1]):  # unrolled, so that XLA makes one loop without an A x B x D array
+        total = total - 0.5 * (w[d] * (X1[:, d, None] - X2[None, :, d])) ** 2
     return total
 
 

@@ -12,9 +12,9 @@ from integrand.kernels.base import Change, Kernel, Slot, join
 from integrand.priors import Prior
 
 
-def hyperparameter(*, per_column: bool = False) -> Any:
+def hyperparameter(*, per_column: bool = False, unit: str = "1") -> Any:
     """Declare a field that holds a number, a prior or None; `per_column` fields have one entry a column (ARD)."""
-    return eqx.field(default=None, converter=_number_or_prior, metadata={"per_column": per_column})
+    return eqx.field(default=None, converter=_number_or_prior, metadata={"per_column": per_column, "unit": unit})
 
 
 class LeafKernel(Kernel):
@@ -47,7 +47,7 @@ class LeafKernel(Kernel):
         for field in dataclasses.fields(self):
             if "per_column" in field.metadata:
                 shape = (len(columns),) if ard and field.metadata["per_column"] else ()
-                slot = Slot(join(prefix, field.name), field.name, columns, shape)
+                slot = Slot(join(prefix, field.name), field.name, columns, shape, field.metadata["unit"])
                 values[field.name] = change(slot, getattr(self, field.name))
         return dataclasses.replace(self, **values)
 

@@ -13,21 +13,21 @@ from integrand.kernels.leaf import LeafKernel, hyperparameter
 class Linear(LeafKernel):
     """Linear functions through the origin: Σ_d scale_d² x_d x'_d, with one scale for all columns unless `ard`."""
 
-    scale: Any = hyperparameter(per_column=True)
+    scale: Any = hyperparameter(per_column=True, unit="y/x")
     ard: bool = eqx.field(default=False, static=True, kw_only=True)
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """X1 diag(scale²) X2ᵀ."""
-        return (self.columns(X1) * self.scale**2) @ self.columns(X2).T
+        return (self.columns(X1) * jnp.asarray(self.scale) ** 2) @ self.columns(X2).T
 
     def gram(self, X: Float[Array, "A D"]) -> Float[Array, "A A"]:
         """X diag(scale²) Xᵀ."""
-        F = self.columns(X) * self.scale
+        F = self.columns(X) * jnp.asarray(self.scale)
         return F @ F.T
 
     def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
         """Σ_d scale_d² x_d²."""
-        return jnp.sum((self.columns(X) * self.scale) ** 2, axis=1)
+        return jnp.sum((self.columns(X) * jnp.asarray(self.scale)) ** 2, axis=1)
 
 
 class Polynomial(LeafKernel):
@@ -57,7 +57,7 @@ class Polynomial(LeafKernel):
 class Constant(LeafKernel):
     """An unknown constant: scale² for every pair of rows."""
 
-    scale: Any = hyperparameter()
+    scale: Any = hyperparameter(unit="y")
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """scale² everywhere."""

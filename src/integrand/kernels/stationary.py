@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, ScalarLike
 
 from integrand.kernels.distance import (
     exponents_by_difference,
@@ -18,8 +18,8 @@ from integrand.kernels.leaf import LeafKernel, hyperparameter
 class StationaryKernel(LeafKernel):
     """k(x, x') is a function of r² alone, and scale² at r² = 0."""
 
-    lengthscale: Any = hyperparameter(per_column=True)
-    scale: Any = hyperparameter()
+    lengthscale: Any = hyperparameter(per_column=True, unit="x")
+    scale: Any = hyperparameter(unit="y")
     ard: bool = eqx.field(default=True, static=True, kw_only=True)
     # A kernel with a kink at r = 0 turns rounding in r² into errors of √rounding in k, so it takes differences.
     kinked: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class StationaryKernel(LeafKernel):
 
     def weights(self, n_features: int) -> Float[Array, " F"]:
         """1 / lengthscale for each feature."""
-        return jnp.broadcast_to(1.0 / self.lengthscale, (n_features,))
+        return jnp.broadcast_to(1.0 / jnp.asarray(self.lengthscale), (n_features,))
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """K as a function of the scaled distances."""
@@ -109,7 +109,9 @@ class Periodic(StationaryKernel):
     kernel of the points (cos, sin)(2π x_d / period) on circles.
     """
 
-    period: Any = hyperparameter()
+    # The lengthscale is a distance on the circle, so it has no unit; the period has that of its column.
+    lengthscale: Any = hyperparameter(per_column=True)
+    period: Any = hyperparameter(unit="x")
 
     def features(self, X: Float[Array, "A D"]) -> Float[Array, "A F"]:
         """(cos, sin)(2π x / period)."""
@@ -118,14 +120,14 @@ class Periodic(StationaryKernel):
 
     def weights(self, n_features: int) -> Float[Array, " F"]:
         """1 / lengthscale for each feature: cosine and sine of a column share one."""
-        return jnp.tile(jnp.broadcast_to(1.0 / self.lengthscale, (n_features // 2,)), 2)
+        return jnp.tile(jnp.broadcast_to(1.0 / jnp.asarray(self.lengthscale), (n_features // 2,)), 2)
 
     def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
         """scale² exp(-r²/2) of the distances between points on circles."""
         return _scaled_exp(self.scale, e)
 
 
-def _scaled_exp(scale: Float[Array, ""], exponent: Float[Array, "A B"]) -> Float[Array, "A B"]:
+def _scaled_exp(scale: ScalarLike, exponent: Float[Array, "A B"]) -> Float[Array, "A B"]:
     """scale² exp(exponent) in one pass: a gradient then needs the result only, not the exponential beside it."""
     return jnp.exp(exponent + 2.0 * jnp.log(scale))
 

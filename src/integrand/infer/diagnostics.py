@@ -1,0 +1,217 @@
+"""Did it converge? Numbers, and a verdict in words with stable codes and what to try."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from integrand.errors import NotConvergedError
+from integrand.infer.nuts import Chains
+
+R_HAT_LIMIT = 1.01
+E_BFMI_LIMIT = 0.3
+# Shares of draws that may diverge, or of evaluations that may fail, before the verdict is bad.
+DIVERGENCE_LIMIT = 0.005
+REJECTION_LIMIT = 0.05
+
+
+class Convergence(NamedTuple):
+    """Rank-normalised split R-hat and effective sample sizes of each coordinate (Vehtari et al. 2021)."""
+
+    r_hat: Float[np.ndarray, " P"]
+    ess_bulk: Float[np.ndarray, " P"]
+    ess_tail: Float[np.ndarray, " P"]
+
+    def reached(self, target_ess: float) -> bool:
+        """Every coordinate has R-hat <= 1.01 and both sample sizes."""
+        return bool(
+            np.all(self.r_hat <= R_HAT_LIMIT)
+            and np.all(self.ess_bulk >= target_ess)
+            and np.all(self.ess_tail >= target_ess)
+        )
+
+
+def convergence(x: Float[np.ndarray, "C n P"]) -> Convergence:
+    """R-hat, bulk ESS and tail ESS of draws; a coordinate that never moves has ESS 0 and infinite R-hat."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ArviZ announces a refactoring, and shapes that it finds unusual
+        import arviz
+
+        columns = [np.ascontiguousarray(x[:, :, p]) for p in range(x.shape[2])]
+        r_hat = np.array([float(arviz.rhat(c)) for c in columns])
+        bulk = np.array([float(arviz.ess(c, method="bulk")) for c in columns])
+        tail = np.array([float(arviz.ess(c, method="tail")) for c in columns])
+    stuck = np.ptp(x, axis=(0, 1)) == 0.0
+    r_hat = np.where(stuck | ~np.isfinite(r_hat), np.inf, r_hat)
+    return Convergence(r_hat, np.where(stuck, 0.0, np.nan_to_num(bulk)), np.where(stuck, 0.0, np.nan_to_num(tail)))
+
+
+def e_bfmi(energy: Float[np.ndarray, "C n"]) -> Float[np.ndarray, " C"]:
+    """Energy's Bayesian fraction of missing information of each chain: E(ΔE)² / Var E."""
+    variance = np.var(energy, axis=1)
+    return np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.where(variance > 0, variance, np.inf)
+
+
+class Finding(NamedTuple):
+    """One thing the verdict has to say. The code is stable; the sentence is for people."""
+
+    code: str
+    serious: bool
+    sentence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the draws can be trusted, and why not."""
+
+    findings: tuple[Finding, ...]
+    convergence: Convergence
+    names: tuple[str, ...]
+    divergences: int
+    e_bfmi: Float[np.ndarray, " C"]
+    rejections: int
+    evaluations: int
+
+    @property
+    def ok(self) -> bool:
+        """No serious finding."""
+        return not any(f.serious for f in self.findings)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of all findings."""
+        return tuple(f.code for f in self.findings)
+
+    def raise_if_bad(self) -> None:
+        """Strict mode: raise NotConvergedError with the serious findings."""
+        if not self.ok:
+            raise NotConvergedError(str(self))
+
+    def __str__(self) -> str:
+        c = self.convergence
+        summary = (
+            f"R-hat at most {np.max(c.r_hat):.3f}, ESS at least {np.min(c.ess_bulk):.0f} (bulk) and "
+            f"{np.min(c.ess_tail):.0f} (tail), {self.divergences} divergences"
+        )
+        if not self.findings:
+            return f"Converged: {summary}."
+        lines = [f"- {f.sentence} {f.remedy}".rstrip() for f in self.findings]
+        head = "Converged, with remarks" if self.ok else "Not to be trusted yet"
+        return "\n".join([f"{head}: {summary}.", *lines])
+
+
+def verdict(
+    chains: Chains,
+    names: Sequence[str],
+    *,
+    target_ess: float,
+    rejections: int = 0,
+    evaluations: int = 0,
+    max_depth: int = 8,
+    ended: str = "",
+) -> Verdict:
+    """Judge the final draws. `ended` says why sampling stopped early: "", "budget" or "interrupted"."""
+    found: list[Finding] = []
+    if chains.n_draws < 4:
+        empty = np.full(len(names), np.nan)
+        none = Convergence(empty + np.inf, empty * 0.0, empty * 0.0)
+        few = Finding("no-draws", True, f"Only {chains.n_draws} draws a chain were made.", "Allow more time or draws.")
+        return Verdict((few,), none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
+    numbers = convergence(chains.x)
+    found += _disagreements(chains, numbers, names)
+    found += _convergence_findings(numbers, names, target_ess)
+    divergences = int(np.sum(chains.diverging))
+    if divergences:
+        share = divergences / chains.diverging.size
+        found.append(
+            Finding(
+                "divergences",
+                share > DIVERGENCE_LIMIT,
+                f"{divergences} of {chains.diverging.size} draws diverged.",
+                "Raise target_accept (0.9 or 0.95), or use priors with lighter tails.",
+            )
+        )
+    energies = e_bfmi(chains.energy)
+    if np.any(energies < E_BFMI_LIMIT):
+        found.append(
+            Finding(
+                "e-bfmi",
+                True,
+                f"The energy mixes badly (E-BFMI {np.min(energies):.2f} in chain {int(np.argmin(energies))}): "
+                "the posterior has tails or a funnel that the sampler hardly enters.",
+                "Use priors with lighter tails, or more draws.",
+            )
+        )
+    deep = float(np.mean(chains.depth >= max_depth))
+    if deep > 0.05:
+        sentence = f"{deep:.0%} of the trajectories reached the depth limit of {max_depth}."
+        found.append(Finding("depth", False, sentence, "Draws are dear here; a tighter prior may help."))
+    if evaluations and rejections > REJECTION_LIMIT * evaluations:
+        found.append(
+            Finding(
+                "rejections",
+                True,
+                f"{rejections} of {evaluations} evaluations failed numerically and were rejected.",
+                "Use fewer inducing points, a larger jitter, or a prior that keeps the noise away from zero.",
+            )
+        )
+    if ended == "interrupted":
+        found.append(
+            Finding("interrupted", True, "Sampling was interrupted; these are the draws made so far.", "Resume it.")
+        )
+    elif ended == "budget":
+        found.append(
+            Finding(
+                "budget",
+                False,
+                "Sampling ended because its budget of draws or minutes was used up, not because it had converged.",
+                "Allow more minutes or draws, or resume the run.",
+            )
+        )
+    return Verdict(tuple(found), numbers, tuple(names), divergences, energies, rejections, evaluations)
+
+
+def _convergence_findings(numbers: Convergence, names: Sequence[str], target_ess: float) -> list[Finding]:
+    found = []
+    for code, values, bad, label in (
+        ("r-hat", numbers.r_hat, numbers.r_hat > R_HAT_LIMIT, f"R-hat is above {R_HAT_LIMIT}"),
+        ("ess-bulk", numbers.ess_bulk, numbers.ess_bulk < target_ess, f"The bulk ESS is below {target_ess:.0f}"),
+        ("ess-tail", numbers.ess_tail, numbers.ess_tail < target_ess, f"The tail ESS is below {target_ess:.0f}"),
+    ):
+        if np.any(bad):
+            worst = np.argsort(-values if code == "r-hat" else values)[: min(3, int(bad.sum()))]
+            form = ".3f" if code == "r-hat" else ".0f"
+            listed = ", ".join(f"{names[i]} ({values[i]:{form}})" for i in worst)
+            more = f" and {int(bad.sum()) - len(worst)} more" if bad.sum() > len(worst) else ""
+            found.append(Finding(code, True, f"{label} for {listed}{more}.", "Draw more."))
+    return found
+
+
+def _disagreements(chains: Chains, numbers: Convergence, names: Sequence[str]) -> list[Finding]:
+    """Name the hyperparameter on which whole chains sit in different places, and chains that do not move."""
+    found = []
+    moved = np.ptp(chains.x, axis=1)  # (C, P)
+    for c in np.flatnonzero(np.all(moved == 0.0, axis=1)):
+        found.append(
+            Finding("stuck-chain", True, f"Chain {c} never moved.", "Start again with another seed or priors.")
+        )
+    means, sds = chains.x.mean(axis=1), chains.x.std(axis=1)
+    spread = np.ptp(means, axis=0) / np.maximum(np.median(sds, axis=0), 1e-300)
+    worst = int(np.argmax(np.where(numbers.r_hat > 1.05, spread, -1.0)))
+    if numbers.r_hat[worst] > 1.05 and spread[worst] > 1.0:
+        order = np.argsort(means[:, worst])
+        found.append(
+            Finding(
+                "chains-disagree",
+                True,
+                f"Chains disagree on {names[worst]}: chain {order[0]} and chain {order[-1]} are "
+                f"{spread[worst]:.1f} standard deviations apart, as with several modes.",
+                "Draw more; if it stays, the data allow several explanations: use a more informative prior.",
+            )
+        )
+    return found

@@ -1,0 +1,217 @@
+"""NUTS through nutpie on a log density given as a Python function: chains side by side, watched while they run."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from integrand.errors import NumericalError
+from integrand.infer.metric import Whitening
+
+Vector = Float[np.ndarray, " P"]
+LogDensity = Callable[[Vector], tuple[float, Vector]]
+
+_POLL_SECONDS = 0.05
+
+
+class Chains(NamedTuple):
+    """Draws of all chains, cut to the same length, with the sampler's statistics for each draw."""
+
+    x: Float[np.ndarray, "C n P"]
+    log_density: Float[np.ndarray, "C n"]
+    energy: Float[np.ndarray, "C n"]
+    acceptance: Float[np.ndarray, "C n"]
+    n_steps: Int[np.ndarray, "C n"]
+    depth: Int[np.ndarray, "C n"]
+    diverging: Bool[np.ndarray, "C n"]
+    step_size: Float[np.ndarray, "C n"]
+
+    @property
+    def n_draws(self) -> int:
+        """Draws in each chain."""
+        return self.x.shape[1]
+
+    def first(self, n: int) -> "Chains":
+        """The first `n` draws of each chain."""
+        return Chains(*(a[:, :n] for a in self))
+
+    def then(self, later: "Chains") -> "Chains":
+        """These draws followed by later ones of the same chains."""
+        return Chains(*(np.concatenate([a, b], axis=1) for a, b in zip(self, later, strict=True)))
+
+
+class Watch(NamedTuple):
+    """What a watcher sees: finished draws of all chains, draws including tuning, and seconds since the start."""
+
+    chains: Chains
+    done: int  # draws of the slowest chain, tuning included
+    seconds: float
+
+
+# Called every few hundredths of a second; returns how many draws to keep when it is time to stop.
+Watcher = Callable[[Watch], int | None]
+
+
+class SampledRun(NamedTuple):
+    """What a run gave; `interrupted` if Ctrl-C ended it."""
+
+    chains: Chains
+    tuning_draws: int
+    tuning_divergences: int
+    interrupted: bool
+
+
+class _Rejected(Exception):
+    """Tells nutpie that this point is a rejected proposal, not the end of the run."""
+
+    is_recoverable = True
+
+
+def sample_nuts(
+    log_density: LogDensity,
+    starts: Float[np.ndarray, "C P"],
+    whitening: Whitening,
+    *,
+    tune: int,
+    draws: int,
+    seed: Sequence[int],
+    target_accept: float = 0.8,
+    max_depth: int = 8,
+    parallel: int = 2,
+    watch: Watcher | None = None,
+) -> SampledRun:
+    """Draw from exp(log_density) with NUTS in whitened coordinates, one chain for each row of `starts`.
+
+    Parameters
+    ----------
+    log_density
+        Value and gradient; a value that is not finite rejects the proposal. Called from several threads.
+    tune, draws
+        Tuning steps (step size and a diagonal metric on top of the whitening) and draws kept, for each chain.
+    seed
+        Numbers that, with the chain's position, determine the draws.
+    parallel
+        How many evaluations may run at once.
+    watch
+        Sees the draws while they come and may end the run; what it keeps depends on the draws alone, so the
+        same seed gives the same result however fast the machine is.
+    """
+    gate = threading.Semaphore(parallel)
+    errors: list[BaseException] = []
+    samplers = [
+        _start_chain(log_density, whitening, start, [*seed, c], tune, draws, target_accept, max_depth, gate, errors)
+        for c, start in enumerate(starts)
+    ]
+    began = time.monotonic()
+    keep, interrupted = None, False
+    batches = [s.inspect().get_arrow_trace() for s in samplers]
+    try:
+        while True:
+            if errors:
+                raise errors[0]
+            done = min(b[0][0].num_rows for b in batches)
+            chains = _collect(batches, tune, whitening)
+            if watch is not None:
+                keep = watch(Watch(chains, done, time.monotonic() - began))
+            if keep is not None or done >= tune + draws:
+                break
+            time.sleep(_POLL_SECONDS)
+            batches = [s.inspect().get_arrow_trace() for s in samplers]
+    except KeyboardInterrupt:
+        interrupted = True
+        batches = [s.inspect().get_arrow_trace() for s in samplers]
+    finally:
+        for sampler in samplers:
+            _abort(sampler)
+    done, chains = min(b[0][0].num_rows for b in batches), _collect(batches, tune, whitening)
+    divergences = sum(int(np.sum(_column(b[1][0], "diverging")[:tune])) for b in batches)
+    return SampledRun(chains.first(keep) if keep else chains, min(done, tune), divergences, interrupted)
+
+
+def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept, max_depth, gate, errors):
+    """One chain as a nutpie sampler of its own, so that its start and seed are ours to choose."""
+    import nutpie
+    from nutpie.compiled_pyfunc import from_pyfunc
+
+    factor, n = whitening.factor, len(start)
+    first = whitening.to_eta(start)
+
+    def value_and_gradient(eta):
+        if errors:
+            raise _Rejected
+        try:
+            with gate:
+                value, gradient = log_density(whitening.to_x(eta))
+        except Exception as error:  # an error here must end the run in the caller's thread, not panic in Rust
+            errors.append(error)
+            raise _Rejected from error
+        if not np.isfinite(value):
+            raise _Rejected
+        return value, gradient @ factor
+
+    model = from_pyfunc(
+        n,
+        lambda: value_and_gradient,
+        lambda seed1, seed2, chain: lambda eta: {"eta": eta},
+        [np.dtype("float64")],
+        [(n,)],
+        ["eta"],
+        make_initial_point_fn=lambda seed: first,
+    )
+    if not np.isfinite(log_density(start)[0]):
+        raise NumericalError(
+            "the log density is not finite where a chain should start: try other priors or fewer inducing points"
+        )
+    number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+    return nutpie.sample(
+        model,
+        draws=draws,
+        tune=tune,
+        chains=1,
+        cores=1,
+        seed=number,
+        progress_bar=False,
+        blocking=False,
+        return_raw_trace=True,
+        target_accept=target_accept,
+        maxdepth=max_depth,
+    )
+
+
+def _collect(batches, tune: int, whitening: Whitening) -> Chains:
+    """The draws after tuning that every chain has."""
+    n = max(0, min(b[0][0].num_rows for b in batches) - tune)
+
+    def stat(name: str, dtype: type) -> np.ndarray:
+        return np.array([_column(b[1][0], name)[tune : tune + n] for b in batches]).astype(dtype)
+
+    dimension = len(whitening.centre)
+    eta = np.array([_column(b[0][0], "eta").reshape(-1, dimension)[tune : tune + n] for b in batches])
+    return Chains(
+        whitening.to_x(eta.reshape(-1, dimension)).reshape(len(batches), n, dimension),
+        stat("logp", float),
+        stat("energy", float),
+        stat("mean_tree_accept", float),
+        stat("n_steps", int),
+        stat("depth", int),
+        stat("diverging", bool),
+        stat("step_size", float),
+    )
+
+
+def _column(batch, name: str) -> np.ndarray:
+    import pyarrow
+
+    column = pyarrow.array(batch.column(name))
+    return (column.flatten() if hasattr(column, "flatten") else column).to_numpy(zero_copy_only=False)
+
+
+def _abort(sampler) -> None:
+    try:
+        sampler.abort()
+    except BaseException as error:  # nutpie reports a finished or failed sampler by a Rust panic
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise

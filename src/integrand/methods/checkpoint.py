@@ -1,0 +1,88 @@
+"""The state of Algorithm 1 on disk: warm start, rounds, and blocks of final draws; nothing without a run directory."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from integrand.infer.metric import Whitening
+from integrand.infer.nuts import Chains
+from integrand.posterior.storage import RunDirectory
+
+# A gain of Z below this many nats cannot be seen in a prediction.
+TOLERANCE_NATS = 0.1
+
+
+class Round(NamedTuple):
+    """One pass of Algorithm 1's loop: Z after it, and what moving it gained on the draws that judge."""
+
+    Z: Float[np.ndarray, "M D"]
+    gain: float
+    error: float  # Monte Carlo standard error of the gain
+    bound: float  # averaged bound at the new Z
+    bound_error: float
+
+    @property
+    def converged(self) -> bool:
+        """The gain is within its Monte Carlo noise (two standard errors) of nothing that matters."""
+        return self.gain <= TOLERANCE_NATS + 2.0 * self.error
+
+
+class Checkpoint:
+    """Saves and finds the steps of a run. Each method is a no-op, or finds nothing, if there is no directory."""
+
+    def __init__(self, run: RunDirectory | None):
+        self.run = run
+
+    def warm_start(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """φ and Z after the warm start."""
+        if self.run is None or not self.run.has("warm_start"):
+            return None
+        arrays, _ = self.run.load("warm_start")
+        return arrays["phi"], arrays["Z"]
+
+    def save_warm_start(self, phi: np.ndarray, Z: np.ndarray) -> None:
+        """Keep φ and Z after the warm start."""
+        if self.run is not None:
+            self.run.save("warm_start", {"phi": phi, "Z": Z})
+
+    def rounds(self) -> list[tuple[Round, Whitening]]:
+        """The rounds that were finished, with the whitening after each."""
+        found = []
+        for name in self._numbered("round"):
+            arrays, meta = self.run.load(name)  # pyright: ignore[reportOptionalMemberAccess]
+            numbers = (meta[k] for k in ("gain", "error", "bound", "bound_error"))
+            found.append((Round(arrays["Z"], *numbers), Whitening(arrays["centre"], arrays["factor"])))
+        return found
+
+    def save_round(self, k: int, result: Round, whitening: Whitening) -> None:
+        """Keep what round `k` gave."""
+        if self.run is not None:
+            arrays = {"Z": result.Z, "centre": whitening.centre, "factor": whitening.factor}
+            numbers = {k: getattr(result, k) for k in ("gain", "error", "bound", "bound_error")}
+            self.run.save(f"round_{k:03d}", arrays, numbers)
+
+    def draws(self) -> Chains | None:
+        """All final draws so far, block after block."""
+        chains: Chains | None = None
+        for name in self._numbered("draws"):
+            arrays, _ = self.run.load(name)  # pyright: ignore[reportOptionalMemberAccess]
+            block = Chains(**arrays)
+            chains = block if chains is None else chains.then(block)
+        return chains
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks of draws on disk."""
+        return len(self._numbered("draws"))
+
+    def save_draws(self, block: int, chains: Chains) -> None:
+        """Keep the draws of a block, replacing what was there of it."""
+        if self.run is not None and chains.n_draws:
+            self.run.save(f"draws_{block:03d}", chains._asdict())
+
+    def _numbered(self, kind: str) -> list[str]:
+        if self.run is None:
+            return []
+        return sorted(name for name in self.run.names() if re.fullmatch(rf"{kind}_\d{{3}}", name))

@@ -1,0 +1,136 @@
+"""Methods that return one θ: `ml2` and `map` with inducing points, `gpr-ml2` and `gpr-map` without."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from integrand.errors import InputError, NumericalError
+from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
+from integrand.infer.threads import blas_threads
+from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
+from integrand.posterior.conditional import exact_conditional, sparse_conditional
+from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.targets import CollapsedTarget, ExactTarget
+
+# Exact methods factor an N x N matrix at every step.
+MOST_EXACT_ROWS = 8_000
+
+
+def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
+    """Maximise with the optimiser of the settings."""
+    maximise = maximise_adam if settings.optimiser == "adam" else maximise_lbfgs
+    return maximise(f, x, max_steps=steps)
+
+
+def climb_theta_and_inducing(
+    target: CollapsedTarget,
+    phi: Float[np.ndarray, " P"],
+    Z: Float[np.ndarray, "M D"],
+    settings: Settings,
+    steps: int,
+    with_prior: bool,
+) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "M D"], Optimum]:
+    """max over (θ, Z) of L(θ, Z) (equation (7)), plus the log prior for MAP."""
+    n = len(phi)
+
+    def f(x: np.ndarray):
+        e = target.evaluate(x[:n], x[n:].reshape(Z.shape))
+        value = e.log_density if with_prior else e.log_likelihood
+        return value, np.concatenate([e.gradient if with_prior else e.d_likelihood, e.dZ.ravel()])
+
+    optimum = climb(f, np.concatenate([phi, Z.ravel()]), settings, steps)
+    if not np.isfinite(optimum.value):
+        raise NumericalError(
+            "the bound is not finite anywhere the optimiser looked: look for extreme values in the data, use "
+            "fewer inducing points, or a larger jitter"
+        )
+    return optimum.x[:n], optimum.x[n:].reshape(Z.shape), optimum
+
+
+def starting_points(problem: Problem, restarts: int) -> list[Float[np.ndarray, " P"]]:
+    """The medians of the priors, then draws from the priors pulled half-way towards them."""
+    first = problem.model.start()
+    rng = problem.rng(1)
+    return [first] + [first + rng.standard_normal(len(first)) for _ in range(restarts - 1)]
+
+
+def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
+    """`ml2` (SGPR with ML-II) or `map`: the best of several starts."""
+    settings, clock = problem.settings, problem.clock
+    target = CollapsedTarget(problem.model, problem.data, problem.jitter)
+    method = "map" if with_prior else "ml2"
+    clock.enter("optimise")
+    problem.progress.phase("optimise θ and Z")
+    found = []
+    with blas_threads(1 if target.threads(problem.n_inducing) == 1 else None):
+        for k, phi in enumerate(starting_points(problem, settings.restarts)):
+            Z, name = starting_inducing(problem, target, phi, purpose=k)
+            found.append((*climb_theta_and_inducing(target, phi, Z, settings, settings.steps, with_prior), name))
+            problem.progress.update(k + 1, settings.restarts, f"bound {found[-1][2].value:.2f}")
+    phi, Z, optimum, name = max(found, key=lambda result: result[2].value)
+    clock.enter("conditional")
+    conditional = sparse_conditional(problem.model, phi[None], Z, problem.data, problem.jitter)
+    clock.enter("")
+    return Posterior(
+        method,
+        problem.model,
+        problem.scaler,
+        problem.jitter,
+        one_draw(phi, optimum.value),
+        conditional,
+        None,
+        phi,
+        _history(optimum, clock.elapsed),
+        Z[None],
+        dict(clock.seconds),
+        {"gradients": target.counter.gradients, "failures": target.counter.failures},
+        (f"Z started from {name}.", optimum.message.capitalize() + "."),
+    )
+
+
+def fit_exact(problem: Problem, with_prior: bool) -> Posterior:
+    """`gpr-ml2` or `gpr-map`: the exact marginal likelihood, for data of moderate size."""
+    if problem.data.n_rows > MOST_EXACT_ROWS:
+        raise InputError(
+            f"an exact GP factors a matrix with {problem.data.n_rows} rows at every step (limit {MOST_EXACT_ROWS}): "
+            "use a sparse method such as ml2 or sgpr-hmc"
+        )
+    settings, clock = problem.settings, problem.clock
+    target = ExactTarget(problem.model, problem.data)
+    clock.enter("optimise")
+    problem.progress.phase("optimise θ")
+
+    def f(phi: np.ndarray):
+        e = target.evaluate(phi)
+        return (e.log_density, e.gradient) if with_prior else (e.log_likelihood, e.d_likelihood)
+
+    found = [climb(f, phi, settings, settings.steps) for phi in starting_points(problem, settings.restarts)]
+    optimum = max(found, key=lambda result: result.value)
+    if not np.isfinite(optimum.value):
+        raise NumericalError("the marginal likelihood is not finite anywhere: look for extreme values in the data")
+    clock.enter("conditional")
+    conditional = exact_conditional(problem.model, optimum.x[None], problem.data)
+    clock.enter("")
+    return Posterior(
+        "gpr-map" if with_prior else "gpr-ml2",
+        problem.model,
+        problem.scaler,
+        problem.jitter,
+        one_draw(optimum.x, optimum.value),
+        conditional,
+        None,
+        optimum.x,
+        _history(optimum, clock.elapsed),
+        None,
+        dict(clock.seconds),
+        {"gradients": target.counter.gradients, "failures": target.counter.failures},
+        (optimum.message.capitalize() + ".",),
+    )
+
+
+def _history(optimum: Optimum, seconds: float) -> tuple[BoundPoint, ...]:
+    n = max(len(optimum.history), 1)
+    return tuple(
+        BoundPoint("optimise", i, seconds * (i + 1) / n, float(value), 0.0) for i, value in enumerate(optimum.history)
+    )

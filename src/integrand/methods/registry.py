@@ -1,0 +1,172 @@
+"""All methods by name, and `fit`, which standardises the data and runs one."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from integrand.data.dataset import Dataset, block_rows_for, checked_rows
+from integrand.data.scaling import Standardiser
+from integrand.description import describe_model, model_from
+from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError
+from integrand.kernels import RBF
+from integrand.kernels.base import Kernel
+from integrand.linalg import Jitter
+from integrand.methods.optimised import fit_exact, fit_sparse
+from integrand.methods.problem import Problem, Settings
+from integrand.methods.sgpr_hmc import sgpr_hmc
+from integrand.model import Model
+from integrand.posterior.posterior import Posterior
+from integrand.posterior.storage import RunDirectory
+from integrand.progress import Bars, Progress, Silent
+
+METHODS: Mapping[str, Callable[[Problem], Posterior]] = {
+    "ml2": lambda problem: fit_sparse(problem, with_prior=False),
+    "map": lambda problem: fit_sparse(problem, with_prior=True),
+    "sgpr-hmc": sgpr_hmc,
+    "sgpr-hmc-fixed-z": lambda problem: sgpr_hmc(problem, move_Z=False),
+    "gpr-ml2": lambda problem: fit_exact(problem, with_prior=False),
+    "gpr-map": lambda problem: fit_exact(problem, with_prior=True),
+}
+
+
+def fit(
+    X: Any,
+    y: Any,
+    kernel: Kernel | None = None,
+    *,
+    method: str = "sgpr-hmc",
+    noise: Any = None,
+    mean: Any = 0.0,
+    priors: str = "paper",
+    columns: Sequence[str] | None = None,
+    scaler: Standardiser | None = None,
+    Z: Any = None,
+    jitter: Jitter = Jitter(),
+    run_dir: str | Path | None = None,
+    strict: bool = False,
+    progress: bool | Progress = False,
+    **settings: Any,
+) -> Posterior:
+    """Fit a GP to X (N, D) and y (N,), in their own units, and return the posterior.
+
+    Parameters
+    ----------
+    kernel, noise, mean, priors
+        See `Model`; the default kernel is RBF with one lengthscale a column. Priors speak of standardised data.
+    method
+        One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
+    columns
+        Names of the columns of X.
+    scaler
+        How to standardise; by default mean and standard deviation of these rows.
+    Z
+        Inducing inputs to start from, in the units of X; by default the best of several candidates.
+    run_dir
+        A directory that keeps the state of the fit, so that `resume` can go on after a crash.
+    strict
+        Raise NotConvergedError if the verdict is bad.
+    progress
+        True for progress bars on standard error.
+    settings
+        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, ...
+    """
+    X, y = checked_rows(X, y)
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
+    chosen = _settings(settings)
+    scaler = Standardiser.fit(X, y) if scaler is None else scaler
+    model = Model(RBF() if kernel is None else kernel, columns or X.shape[1], noise, mean, priors)
+    if model.n_columns != X.shape[1]:
+        raise InputError(f"{model.n_columns} column names were given for {X.shape[1]} columns")
+    start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
+    recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
+    run = None if run_dir is None else RunDirectory.create(Path(run_dir), recipe.header())
+    if run is not None:
+        recipe.save(run)
+    return recipe.carry_out(run, strict, progress)
+
+
+def resume(
+    run_dir: str | Path, *, strict: bool = False, progress: bool | Progress = False, **changes: Any
+) -> Posterior:
+    """Go on with a fit from its run directory; `changes` are settings such as max_minutes or target_ess."""
+    run = RunDirectory.open(Path(run_dir))
+    try:
+        recipe = _Recipe.load(run)
+        recipe = dataclasses.replace(recipe, settings=_settings(dataclasses.asdict(recipe.settings) | changes))
+    except BaseException:
+        run.close()
+        raise
+    return recipe.carry_out(run, strict, progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    """Everything that determines a fit, and how to keep it in a run directory."""
+
+    method: str
+    model: Model
+    scaler: Standardiser
+    settings: Settings
+    jitter: Jitter
+    X: np.ndarray
+    y: np.ndarray
+    Z: np.ndarray | None
+
+    def header(self) -> dict[str, Any]:
+        """All but the arrays, as JSON."""
+        return {
+            "method": self.method,
+            "model": describe_model(self.model),
+            "settings": dataclasses.asdict(self.settings),
+            "jitter": self.jitter._asdict(),
+        }
+
+    def save(self, run: RunDirectory) -> None:
+        """Keep the arrays."""
+        arrays = {"X": self.X, "y": self.y, **dataclasses.asdict(self.scaler)}
+        run.save("data", arrays if self.Z is None else arrays | {"Z": self.Z})
+
+    @classmethod
+    def load(cls, run: RunDirectory) -> "_Recipe":
+        """What `header` and `save` kept."""
+        arrays, _ = run.load("data")
+        try:
+            header = run.header
+            X, y, Z = arrays.pop("X"), arrays.pop("y"), arrays.pop("Z", None)
+            model, settings = model_from(header["model"]), _settings(header["settings"])
+            scaler = Standardiser(**arrays)
+            return cls(header["method"], model, scaler, settings, Jitter(**header["jitter"]), X, y, Z)
+        except (KeyError, TypeError) as error:
+            raise RunDirectoryError(f"{run.path} does not describe a fit that this version knows: {error}") from error
+
+    def carry_out(self, run: RunDirectory | None, strict: bool, progress: bool | Progress) -> Posterior:
+        """Standardise and run the method; the run directory is released whatever happens."""
+        listener = (Bars() if progress else Silent()) if isinstance(progress, bool) else progress
+        try:
+            rows = block_rows_for(self.settings.n_inducing)
+            data = Dataset.of(self.scaler.transform_X(self.X), self.scaler.transform_y(self.y), rows)
+            problem = Problem(self.model, data, self.scaler, self.settings, self.jitter, listener, run, Z=self.Z)
+            posterior = METHODS[self.method](problem)
+        finally:
+            listener.close()
+            if run is not None:
+                run.close()
+        if posterior.verdict is not None:
+            if strict:
+                posterior.verdict.raise_if_bad()
+            elif not posterior.verdict.ok:
+                warnings.warn(str(posterior.verdict), ConvergenceWarning, stacklevel=3)
+        return posterior
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    known = sorted(f.name for f in dataclasses.fields(Settings))
+    for name in values:
+        if name not in known:
+            raise InputError(f"there is no setting {name!r}: choose from {', '.join(known)}")
+    return Settings(**values)

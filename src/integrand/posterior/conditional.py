@@ -1,0 +1,134 @@
+"""f at new inputs given one draw of θ, for a stack of draws: what prediction keeps and what it computes."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from integrand.bounds.collapsed import factorise, inducing_posterior
+from integrand.bounds.exact import factorise_exact
+from integrand.data.dataset import Dataset
+from integrand.linalg import Jitter, cholesky, triangular_inverse
+from integrand.model import Model
+from integrand.precision import in_float64
+
+
+class SparseConditional(NamedTuple):
+    """q*(u) of each draw in whitened coordinates: all that is needed to predict, without the training data.
+
+    With A = L⁻¹ k(Z, X*): mean* = Aᵀm and cov* = k** - AᵀA + (LB⁻¹A)ᵀ(LB⁻¹A), the paper's equation (16).
+    """
+
+    phis: Float[np.ndarray, "J P"]
+    Z: Float[np.ndarray, "M D"]
+    m: Float[np.ndarray, "J M"]
+    LB: Float[np.ndarray, "J M M"]
+
+
+class ExactConditional(NamedTuple):
+    """The exact GP of each draw: K + σ²I = L Lᵀ and α; it has to keep the training inputs."""
+
+    phis: Float[np.ndarray, "J P"]
+    X: Float[np.ndarray, "N D"]
+    alpha: Float[np.ndarray, "J N"]
+    L: Float[np.ndarray, "J N N"]
+
+
+Conditional = SparseConditional | ExactConditional
+
+
+@partial(jax.jit, static_argnames=("model", "jitter"))
+def _sparse_factors(phi, Z, data, model: Model, jitter: Jitter):
+    return inducing_posterior(factorise(model.gp(model.theta(phi)), Z, data, jitter))
+
+
+@partial(jax.jit, static_argnames="model")
+def _exact_factors(phi, X, y, model: Model):
+    return factorise_exact(model.gp(model.theta(phi)), X, y)
+
+
+@in_float64
+def sparse_conditional(
+    model: Model, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"], data: Dataset, jitter: Jitter
+) -> SparseConditional:
+    """Factor the bound once more at each draw and keep q*(u)."""
+    parts = [_sparse_factors(np.asarray(phi), Z, data, model=model, jitter=jitter) for phi in phis]
+    m, LB = (np.array([np.asarray(p[i]) for p in parts]) for i in range(2))
+    return SparseConditional(np.asarray(phis), np.asarray(Z), m, LB)
+
+
+@in_float64
+def exact_conditional(model: Model, phis: Float[np.ndarray, "J P"], data: Dataset) -> ExactConditional:
+    """Factor the covariance of the observations at each draw."""
+    X, y = data.arrays()
+    parts = [_exact_factors(np.asarray(phi), X, y, model=model) for phi in phis]
+    alpha, L = np.array([np.asarray(p.alpha) for p in parts]), np.array([np.asarray(p.L) for p in parts])
+    return ExactConditional(np.asarray(phis), np.asarray(X), alpha, L)
+
+
+def _explain(model: Model, jitter: Jitter, kind: type, shared: Array, draw: tuple[Array, Array, Array], X: Array):
+    """The GP of one draw, the mean of f, what the data explain away of the prior (A) and what they leave open (C)."""
+    phi, weights, factor = draw
+    gp = model.gp(model.theta(phi))
+    K = gp.kernel(shared, X)
+    if kind is SparseConditional:
+        L, _ = cholesky(jitter.add_to(gp.kernel.gram(shared), gp.kernel.diagonal(shared)))
+        A = triangular_inverse(L) @ K
+        return gp, gp.mean + weights @ A, A, triangular_inverse(factor) @ A
+    return gp, gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
+
+
+@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
+def _marginals(shared, draws, X, model: Model, jitter: Jitter, kind: type):
+    def one(draw):
+        gp, mean, A, C = _explain(model, jitter, kind, shared, draw, X)
+        # Floored at zero, then a sum of squares is added: a variance cannot be negative.
+        open_variance = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
+        return mean, open_variance + jnp.sum(C**2, axis=0), gp.noise**2
+
+    return jax.lax.map(one, draws)  # one draw at a time, so memory does not grow with their number
+
+
+@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
+def _joints(shared, draws, X, model: Model, jitter: Jitter, kind: type):
+    def one(draw):
+        gp, mean, A, C = _explain(model, jitter, kind, shared, draw, X)
+        return mean, gp.kernel.gram(X) - A.T @ A + C.T @ C, gp.noise**2
+
+    return jax.lax.map(one, draws)
+
+
+def draws_of(conditional: Conditional, index: slice | Int[np.ndarray, " k"]) -> Conditional:
+    """Some of the draws."""
+    phis, shared, a, b = conditional
+    return type(conditional)(phis[index], shared, a[index], b[index])
+
+
+def _call(program, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray):
+    phis, shared, a, b = conditional
+    out = program(shared, (phis, a, b), np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
+    return tuple(np.asarray(o) for o in out)
+
+
+@in_float64
+def marginals(
+    model: Model, jitter: Jitter, conditional: Conditional, X: Float[np.ndarray, "T D"]
+) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T"], Float[np.ndarray, " J"]]:
+    """Mean and variance of f at each row under each draw, and each draw's noise variance."""
+    # Rows are padded to a power of two, so that predicting at many sizes compiles few programs.
+    n_rows = len(X)
+    padded = np.zeros((max(64, 1 << (n_rows - 1).bit_length()), X.shape[1]))
+    padded[:n_rows] = X
+    mean, variance, noise = _call(_marginals, model, jitter, conditional, padded)
+    return mean[:, :n_rows], variance[:, :n_rows], noise
+
+
+@in_float64
+def joints(
+    model: Model, jitter: Jitter, conditional: Conditional, X: Float[np.ndarray, "T D"]
+) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T T"], Float[np.ndarray, " J"]]:
+    """Mean and full covariance of f at all rows under each draw, and each draw's noise variance."""
+    return _call(_joints, model, jitter, conditional, X)

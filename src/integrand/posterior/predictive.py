@@ -1,0 +1,173 @@
+"""The mixture over draws at new inputs, in the user's units, in blocks of rows under a memory budget."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import solve_triangular
+
+from integrand.data.scaling import Standardiser
+from integrand.errors import InputError
+from integrand.linalg import Jitter
+from integrand.model import Model
+from integrand.posterior.conditional import Conditional, draws_of, joints, marginals
+from integrand.posterior.mixture import GaussianMixture
+
+# A joint density or joint draws need a T x T covariance for each draw.
+_MOST_JOINT_ROWS = 5_000
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """p(y* | y) or p(f* | y) at the rows of X: 1/J Σ_j N(μ_j, Σ_j), the paper's equations (17) and (18).
+
+    Nothing is computed until a method is called. Means and variances of all draws are kept if they fit into
+    `memory` bytes, and made again for each block of rows if they do not.
+    """
+
+    model: Model
+    jitter: Jitter
+    scaler: Standardiser
+    conditional: Conditional
+    X: Float[np.ndarray, "T D"]  # standardised
+    include_noise: bool
+    memory: int = 256 * 2**20
+
+    @property
+    def n_draws(self) -> int:
+        """J, the number of components."""
+        return len(self.conditional.phis)
+
+    @property
+    def mean(self) -> Float[np.ndarray, " T"]:
+        """Mean of the mixture at each row."""
+        return self._by_rows(lambda mixture: mixture.mean)
+
+    @property
+    def variance(self) -> Float[np.ndarray, " T"]:
+        """Variance of the mixture at each row: mean of the variances plus variance of the means."""
+        return self._by_rows(lambda mixture: mixture.variance)
+
+    @property
+    def sd(self) -> Float[np.ndarray, " T"]:
+        """Standard deviation of the mixture at each row."""
+        return np.sqrt(self.variance)
+
+    def quantile(self, p: float | Float[np.ndarray, " P"]) -> Float[np.ndarray, "..."]:
+        """The p-quantile of the mixture (not the mean of quantiles) at each row: (T,), or (P, T) for several p."""
+        return self._by_rows(lambda mixture: mixture.quantile(p))
+
+    def interval(self, level: float) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
+        """Central interval that holds `level` of the mixture at each row."""
+        lower, upper = self.quantile(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+        return lower, upper
+
+    def cdf(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
+        """P(y* ≤ y) at each row."""
+        return self._by_rows(lambda mixture, y: mixture.cdf(y), y)
+
+    def log_density(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
+        """Log density of the mixture at each row: the log of the mean, not the mean of logs."""
+        return self._by_rows(lambda mixture, y: mixture.log_density(y), y)
+
+    def crps(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
+        """Continuous ranked probability score at each row."""
+        return self._by_rows(lambda mixture, y: mixture.crps(y), y)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Float[np.ndarray, "n T"]:
+        """Draws at each row on its own; for functions, see `sample_joint`."""
+        return self._by_rows(lambda mixture: mixture.sample(rng, n))
+
+    def sample_joint(self, rng: np.random.Generator, n: int) -> Float[np.ndarray, "n T"]:
+        """Draws of all rows together: a draw of θ, then a function from its Gaussian."""
+        self._check_joint()
+        picked = np.sort(rng.integers(self.n_draws, size=n))
+        out = np.empty((n, len(self.X)))
+        for start in range(0, n, self._joint_block()):
+            some = slice(start, start + self._joint_block())
+            means, covariances, noise = joints(
+                self.model, self.jitter, draws_of(self.conditional, picked[some]), self.X
+            )
+            for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
+                extra = s if self.include_noise else 0.0
+                out[start + i] = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
+        return self.scaler.inverse_y(rng.permutation(out))
+
+    def joint_log_density(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " J"]:
+        """Log density of all of y together under each draw: what the paper's NLPD averages."""
+        self._check_joint()
+        target = self.scaler.transform_y(np.asarray(y, float))
+        parts = []
+        for start in range(0, self.n_draws, self._joint_block()):
+            some = draws_of(self.conditional, slice(start, start + self._joint_block()))
+            for mean, covariance, s in zip(*joints(self.model, self.jitter, some, self.X), strict=True):
+                root = _root(covariance, s if self.include_noise else 0.0)
+                white = solve_triangular(root, target - mean, lower=True)
+                log_det = np.sum(np.log(np.diagonal(root)))
+                parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
+        return np.array(parts) - len(target) * math.log(self.scaler.y_sd)
+
+    def mixture(self) -> GaussianMixture:
+        """All components at all rows as one in-memory mixture (16 bytes a draw and row)."""
+        parts = [self._mixture(self.X[b]) for b in self._blocks()]
+        return GaussianMixture(
+            np.concatenate([p.means for p in parts], axis=1), np.concatenate([p.variances for p in parts], axis=1)
+        )
+
+    def _mixture(self, X: np.ndarray) -> GaussianMixture:
+        mean, variance, noise = marginals(self.model, self.jitter, self.conditional, X)
+        if self.include_noise:
+            variance = variance + noise[:, None]
+        return GaussianMixture(mean, variance).transformed(self.scaler.y_mean, self.scaler.y_sd)
+
+    def _blocks(self) -> Iterator[slice]:
+        """Row blocks whose components, and what is needed to make them, stay within the budget."""
+        bytes_a_row = 8 * (6 * self.n_draws + 4 * self.conditional[2].shape[1])
+        rows = max(64, self.memory // bytes_a_row)
+        rows = 1 << (int(rows).bit_length() - 1)  # a power of two, as blocks are padded to
+        yield from (slice(i, min(i + rows, len(self.X))) for i in range(0, len(self.X), rows))
+
+    @cached_property
+    def _kept(self) -> GaussianMixture | None:
+        """All components, if they fit into the budget."""
+        return self.mixture() if 2 * 8 * self.n_draws * len(self.X) <= self.memory // 4 else None
+
+    def _by_rows(self, reduce: Callable, *aligned: np.ndarray) -> np.ndarray:
+        aligned = tuple(_aligned(a, len(self.X)) for a in aligned)
+        if self._kept is not None:
+            return reduce(self._kept, *aligned)
+        parts = [reduce(self._mixture(self.X[b]), *(a[b] for a in aligned)) for b in self._blocks()]
+        return np.concatenate(parts, axis=-1)
+
+    def _check_joint(self) -> None:
+        if len(self.X) > _MOST_JOINT_ROWS:
+            raise InputError(
+                f"a joint distribution over {len(self.X)} rows needs a matrix of that size for each draw: "
+                f"ask for at most {_MOST_JOINT_ROWS} rows at a time"
+            )
+
+    def _joint_block(self) -> int:
+        return max(1, self.memory // (40 * len(self.X) ** 2))
+
+
+def _aligned(values: np.ndarray, n_rows: int) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.shape != (n_rows,):
+        raise InputError(f"y has shape {values.shape} for {n_rows} rows of X: one number a row is needed")
+    return values
+
+
+def _root(covariance: np.ndarray, extra: float) -> np.ndarray:
+    """Lower Cholesky factor of covariance + extra I, with as little jitter as it takes."""
+    scale = float(np.mean(np.diagonal(covariance))) + extra
+    identity = np.eye(len(covariance))
+    for jitter in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+        try:
+            return np.linalg.cholesky(covariance + (extra + jitter * scale) * identity)
+        except np.linalg.LinAlgError:
+            continue
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    return np.linalg.cholesky((vectors * np.maximum(eigenvalues, 1e-6 * scale)) @ vectors.T + extra * identity)

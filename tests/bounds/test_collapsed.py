@@ -1,0 +1,291 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.linalg import solve_triangular
+
+from integrand import GP, RBF, Dataset, InputError, Jitter, Matern52, collapsed_bound
+from integrand.bounds.collapsed import factorise, inducing_posterior
+from reference import (
+    KERNELS,
+    central_differences,
+    largest_error,
+    naive_bound,
+    rbf_bound_and_gradient,
+    with_arrays,
+)
+
+pytestmark = pytest.mark.usefixtures("strict_float64")
+
+value_and_gradient = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)), static_argnames="jitter")
+value = jax.jit(collapsed_bound, static_argnames="jitter")
+
+
+def make_gp(kernel, noise=0.3, mean=0.1, n_columns=3):
+    return GP(with_arrays(kernel, n_columns), jnp.asarray(noise, float), jnp.asarray(mean, float))
+
+
+def make_rows(seed=0, N=23, M=6, D=3):
+    rng = np.random.default_rng(seed)
+    X, Z = rng.standard_normal((N, D)), rng.standard_normal((M, D))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(N)
+    return X, y, jnp.asarray(Z)
+
+
+def no_nan(tree):
+    return not any(bool(jnp.any(jnp.isnan(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+# ---- the same number by other ways
+
+
+def test_four_way_fixture(four_way):
+    gp = GP(RBF(four_way.lengthscale, four_way.scale), four_way.noise)
+    data, jitter = Dataset.of(four_way.X, four_way.y), Jitter(0.0, four_way.jitter)
+    assert collapsed_bound(gp, four_way.Z, data, jitter) == pytest.approx(four_way.bound, rel=1e-10)
+
+    factors = factorise(gp, jnp.asarray(four_way.Z), data, jitter)
+    q = inducing_posterior(factors)
+    X_new = jnp.asarray(four_way.X_new)
+    A = factors.Li @ gp.kernel(jnp.asarray(four_way.Z), X_new)
+    V = solve_triangular(factors.LB, A, lower=True)
+    mean = A.T @ q.m
+    variance = gp.kernel.diagonal(X_new) - jnp.sum(A**2, axis=0) + jnp.sum(V**2, axis=0)
+    # The fixture gives twelve decimals, half a unit of which is all that is left of the relative 1e-10.
+    np.testing.assert_allclose(mean, four_way.mean, rtol=1e-10, atol=5e-13)
+    np.testing.assert_allclose(variance, four_way.variance, rtol=1e-10, atol=5e-13)
+
+
+def test_optimal_q_is_the_dense_formula():
+    """L m = σ⁻² Kmm (Kmm + σ⁻² Kmn Knm)⁻¹ Kmn r and L B⁻¹ Lᵀ = Kmm (Kmm + σ⁻² Kmn Knm)⁻¹ Kmm."""
+    X, y, Z = make_rows()
+    gp, jitter = make_gp(KERNELS["matern32"]), Jitter(1e-8)
+    factors = factorise(gp, Z, Dataset.of(X, y), jitter)
+    q = inducing_posterior(factors)
+    Kmm = np.asarray(jitter.add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z)))
+    Kmn = np.asarray(gp.kernel(Z, jnp.asarray(X)))
+    middle = np.linalg.solve(Kmm + Kmn @ Kmn.T / 0.09, np.column_stack([Kmn @ (y - 0.1) / 0.09, Kmm]))
+    np.testing.assert_allclose(factors.L @ q.m, Kmm @ middle[:, 0], rtol=1e-9)
+    S = factors.L @ np.linalg.solve(np.asarray(q.LB @ q.LB.T), np.asarray(factors.L).T)
+    np.testing.assert_allclose(S, Kmm @ middle[:, 1:], rtol=1e-9, atol=1e-12)
+
+
+RANDOM_KERNELS = ["rbf", "matern12", "rational quadratic", "sum", "product"]
+
+
+@pytest.mark.parametrize("name", RANDOM_KERNELS)
+@pytest.mark.parametrize(("N", "M"), [(30, 6), (17, 11)])
+def test_500_random_cases_against_the_naive_formula(name, N, M):
+    """Fifty cases for each of ten compiled programs."""
+    worst = 0.0
+    for seed in range(50):
+        rng = np.random.default_rng([seed, N])
+        factor = jnp.asarray(np.exp(rng.uniform(-0.5, 0.5)))
+        gp = make_gp(KERNELS[name], np.exp(rng.uniform(-3, 1)), rng.standard_normal())
+        gp = gp._replace(kernel=jax.tree.map(lambda v, by=factor: v * by, gp.kernel))
+        X, y, Z = make_rows(seed, N, M)
+        bound = value(gp, Z, Dataset.of(X, y, 8), jitter=Jitter())
+        reference = naive_bound(gp, Z, X, y, Jitter())
+        worst = max(worst, abs(float(bound) - reference) / abs(reference))
+    assert worst <= 1e-10
+
+
+# ---- accuracy where the covariance is nearly singular: the table of design notes, errors in nats
+
+TABLE = [
+    # N, D, lengthscale, relative jitter, noise variance
+    (800, 4, 3.0, 1e-6, 1e-4),
+    (800, 4, 3.0, 1e-8, 1e-2),
+    (3000, 2, 1.0, 1e-6, 1e-4),
+    (3000, 2, 1.0, 1e-8, 1e-2),
+    (3000, 2, 1.0, 1e-8, 1e-4),
+    (3000, 2, 1.0, 1e-10, 1e-2),
+]
+WELL_CONDITIONED = [(800, 4, 0.5, 1e-6, 1e-1), (3000, 2, 0.05, 1e-8, 1e-2)]
+
+
+def table_errors(N, D, lengthscale, relative, variance, M=100, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, D))
+    y = np.sin(X[:, 0]) + np.sqrt(variance) * rng.standard_normal(N)
+    gp = make_gp(RBF((lengthscale,) * D, 1.0), np.sqrt(variance), 0.0, D)
+    Z, jitter = jnp.asarray(X[:M]), Jitter(relative)
+    bound, (d_gp, dZ) = value_and_gradient(gp, Z, Dataset.of(X, y), jitter=jitter)
+    assert no_nan((bound, d_gp, dZ))
+    reference, d_theta, dZ_reference = rbf_bound_and_gradient(gp, Z, X, y, jitter)
+    theta = [d_gp.kernel.lengthscale, d_gp.kernel.scale, d_gp.noise, d_gp.mean]
+    theta_reference = [d_theta[name] for name in ("lengthscale", "scale", "noise", "mean")]
+    return abs(float(bound) - reference), largest_error(theta, theta_reference), largest_error(dZ, dZ_reference)
+
+
+@pytest.mark.parametrize("case", TABLE, ids=str)
+def test_accuracy_table(case, record_property):
+    nats, theta, Z = table_errors(*case)
+    record_property("errors", f"{nats:.1e} nats, gradient θ {theta:.1e}, Z {Z:.1e}")
+    if case[3] >= 1e-8:
+        assert nats <= 1e-4
+        assert theta <= 1e-5
+        assert Z <= 1e-5
+
+
+@pytest.mark.parametrize("case", WELL_CONDITIONED, ids=str)
+def test_accuracy_when_well_conditioned(case, record_property):
+    nats, theta, Z = table_errors(*case)
+    record_property("errors", f"{nats:.1e} nats, gradient θ {theta:.1e}, Z {Z:.1e}")
+    assert nats <= 1e-8
+    assert theta <= 1e-8
+    assert Z <= 1e-8
+
+
+# ---- the gradient
+
+
+def autodiff_bound(gp, Z, X, y, jitter):
+    """The bound with N x N matrices, left to autodiff."""
+    Kmm, K = jitter.add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z)), gp.kernel(Z, X)
+    s = gp.noise**2
+    Q = K.T @ jnp.linalg.solve(Kmm, K)
+    S = Q + s * jnp.eye(len(X))
+    r = y - gp.mean
+    log_normal = -0.5 * (r @ jnp.linalg.solve(S, r) + jnp.linalg.slogdet(S)[1] + len(X) * jnp.log(2 * jnp.pi))
+    return log_normal - 0.5 * (jnp.sum(gp.kernel.diagonal(X)) - jnp.trace(Q)) / s
+
+
+autodiff_gradient = jax.jit(jax.grad(autodiff_bound, (0, 1)), static_argnums=4)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradient_of_every_kernel(name):
+    # Kernels of finite rank leave nothing but jitter on Kmm, and any float64 answer then loses digits with it.
+    jitter = Jitter(1e-6)
+    X, y, Z = make_rows(N=21, M=5)
+    gp = make_gp(KERNELS[name])
+    bound, gradient = value_and_gradient(gp, Z, Dataset.of(X, y, 8), jitter=jitter)
+    assert bound == pytest.approx(float(naive_bound(gp, Z, X, y, jitter)), rel=1e-10)
+    differences = central_differences(lambda at: naive_bound(at[0], at[1], X, y, jitter), (gp, Z))
+    assert largest_error(gradient, differences) <= 1e-6
+    autodiff = autodiff_gradient(gp, Z, jnp.asarray(X), jnp.asarray(y), jitter)
+    assert largest_error(gradient, autodiff) <= 1e-6
+
+
+def test_gradient_with_inducing_inputs_on_rows():
+    """Where the distance is exactly zero, kernels with a kink included; only θ has a derivative there."""
+    X, y, _ = make_rows(N=21)
+    jitter, data = Jitter(1e-6), Dataset.of(X, y, 8)
+    for name in ("rbf", "matern12", "matern32"):
+        gp = make_gp(KERNELS[name])
+        _, (d_gp, _) = value_and_gradient(gp, jnp.asarray(X[:5]), data, jitter=jitter)
+        differences = central_differences(lambda at: naive_bound(at, X[:5], X, y, jitter), gp)
+        assert largest_error(d_gp, differences) <= 1e-6
+
+
+def test_gradient_scales_with_the_cotangent():
+    X, y, Z = make_rows()
+    gp, data = make_gp(KERNELS["rbf"]), Dataset.of(X, y)
+    _, once = value_and_gradient(gp, Z, data, jitter=Jitter())
+    thrice = jax.jit(jax.grad(lambda gp, Z: 3.0 * collapsed_bound(gp, Z, data), (0, 1)))(gp, Z)
+    assert largest_error(thrice, jax.tree.map(lambda g: 3.0 * g, once)) <= 1e-14
+
+
+# ---- blocks
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern12", "sum of products"])
+def test_blocked_is_unblocked(name):
+    X, y, Z = make_rows(N=23)
+    gp = make_gp(KERNELS[name])
+    whole, gradient = value_and_gradient(gp, Z, Dataset.of(X, y, 23), jitter=Jitter(1e-6))
+    for block_rows in (1, 7, 100):
+        bound, blocked = value_and_gradient(gp, Z, Dataset.of(X, y, block_rows), jitter=Jitter(1e-6))
+        assert bound == pytest.approx(float(whole), rel=1e-10)
+        assert largest_error(blocked, gradient) <= 1e-10
+
+
+def test_gradient_is_the_same_whether_A_is_kept_or_made_again(monkeypatch):
+    X, y, Z = make_rows(N=23)
+    gp, data = make_gp(KERNELS["matern52"]), Dataset.of(X, y, 7)
+    kept = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)))(gp, Z, data)
+    monkeypatch.setattr("integrand.bounds.collapsed._KEEP_BYTES", 0)
+    # Another function object, or JAX would answer with the program that it has.
+    again = jax.jit(jax.value_and_grad(lambda gp, Z: collapsed_bound(gp, Z, data), (0, 1)))(gp, Z)
+    assert largest_error(again, kept) <= 1e-12
+
+
+# ---- what cannot be factored, and what is wrong
+
+
+@pytest.mark.parametrize(
+    ("noise", "duplicate", "jitter"),
+    [
+        (0.3, True, Jitter(0.0, 0.0)),
+        (0.0, False, Jitter()),
+        (np.inf, False, Jitter()),
+        (np.nan, False, Jitter()),
+        (1e-200, False, Jitter()),
+    ],
+)
+def test_a_failed_factorisation_is_minus_infinity_without_nan(noise, duplicate, jitter):
+    X, y, Z = make_rows()
+    if duplicate:
+        Z = jnp.tile(Z[:1], (3, 1))
+    bound, gradient = value_and_gradient(make_gp(KERNELS["rbf"], noise), Z, Dataset.of(X, y), jitter=jitter)
+    assert bound == -jnp.inf
+    assert all(bool(jnp.all(leaf == 0.0)) for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("field", ["lengthscale", "scale"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, 0.0])
+def test_hyperparameters_at_the_edge_give_no_nan(field, number):
+    X, y, Z = make_rows()
+    values = {"lengthscale": (1.0, 1.0, 1.0), "scale": 1.0}
+    values[field] = (number,) * 3 if field == "lengthscale" else number
+    bound, gradient = value_and_gradient(make_gp(RBF(**values)), Z, Dataset.of(X, y), jitter=Jitter())
+    assert not jnp.isnan(bound)
+    if bound == -jnp.inf:
+        assert no_nan(gradient)
+
+
+def test_duplicated_inducing_inputs_are_fine_with_jitter():
+    X, y, Z = make_rows()
+    bound, gradient = value_and_gradient(
+        make_gp(KERNELS["rbf"]), jnp.concatenate([Z, Z[:2]]), Dataset.of(X, y), jitter=Jitter()
+    )
+    assert jnp.isfinite(bound)
+    assert no_nan(gradient)
+
+
+def test_float64_without_a_scope_of_the_caller():
+    X, y, Z = make_rows()
+    Z = np.asarray(Z)
+    gp = GP(RBF((0.8, 1.3, 2.0), 1.3), 0.3, 0.1)
+    inside = float(collapsed_bound(gp, Z, Dataset.of(X, y)))
+    with jax.enable_x64(False):
+        outside = collapsed_bound(gp, Z, Dataset.of(X, y))
+        assert outside.dtype == jnp.float64
+        assert jnp.asarray(1.0).dtype == jnp.float32
+    assert float(outside) == pytest.approx(inside, rel=1e-13)
+
+
+def test_mean_is_a_shift_of_y():
+    X, y, Z = make_rows()
+    shifted = value(make_gp(KERNELS["rbf"], mean=2.5), Z, Dataset.of(X, y + 2.5), jitter=Jitter())
+    centred = value(make_gp(KERNELS["rbf"], mean=0.0), Z, Dataset.of(X, y), jitter=Jitter())
+    assert shifted == pytest.approx(float(centred), rel=1e-12)
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+@pytest.mark.parametrize(
+    ("kernel", "shape", "message"),
+    [
+        (RBF(1.0, 1.0), (4, 2), r"Z must have shape \(M, 3\) for this data, but has shape \(4, 2\)"),
+        (RBF(1.0, 1.0), (3,), r"has shape \(3,\)"),
+        (RBF(1.0, 1.0), (0, 3), r"has shape \(0, 3\)"),
+        (RBF(1.0, 1.0), (2, 4, 3), r"has shape \(2, 4, 3\)"),
+        (RBF((1.0, 1.0), 1.0), (4, 3), "lengthscale has 2 values, but takes one for each of 3 columns"),
+        (RBF(1.0, 1.0) + Matern52(1.0, 1.0, active=(3,)), (4, 3), "for column 3, but the data has only columns 0 to 2"),
+    ],
+)
+def test_errors_name_the_cause(kernel, shape, message):
+    X, y, _ = make_rows()
+    with pytest.raises(InputError, match=message):
+        collapsed_bound(GP(kernel, 0.3), np.zeros(shape), Dataset.of(X, y))

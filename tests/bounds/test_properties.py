@@ -1,0 +1,153 @@
+"""Inequalities and symmetries of the bounds, over thousands of random cases.
+
+A case is a shape, a kernel and a seed, so that few programs are compiled. A quarter of the cases has duplicated
+rows; the noise variance runs from 1e-4 to 10.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from integrand import (
+    GP,
+    RBF,
+    Dataset,
+    Jitter,
+    Linear,
+    Matern12,
+    Matern52,
+    collapsed_bound,
+    log_marginal_likelihood,
+    upper_bound,
+)
+
+pytestmark = pytest.mark.usefixtures("strict_float64")
+
+# Cases of each property.
+CASES = {"sandwich": 700, "nested": 400, "exact": 400, "permuted": 300, "repeated Z": 300, "repeated rows": 200}
+
+SHAPES = [(12, 4, 1), (20, 6, 2), (15, 7, 3)]  # N, M, D
+FAMILIES = ["rbf", "matern12", "matern52 + linear"]
+USUAL, EXACT = Jitter(), Jitter(0.0, 1e-12)
+
+
+class Case(NamedTuple):
+    gp: GP
+    X: np.ndarray
+    y: np.ndarray
+    Z: np.ndarray
+    rng: np.random.Generator
+
+
+def make_kernel(rng, family, D):
+    lengthscale, scale, other = (jnp.asarray(np.exp(rng.normal(0.0, 0.7, shape))) for shape in (D, (), ()))
+    if family == "rbf":
+        return RBF(lengthscale, scale)
+    return Matern12(lengthscale, scale) if family == "matern12" else Matern52(lengthscale, scale) + Linear(other)
+
+
+def make_case(description) -> Case:
+    (N, M, D), family, seed = description
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, D))
+    if rng.random() < 0.25:
+        X = X[rng.integers(N, size=N)]
+    Z = X[rng.choice(N, M, replace=False)] if rng.random() < 0.5 else rng.standard_normal((M, D))
+    gp = GP(make_kernel(rng, family, D), jnp.asarray(np.sqrt(10 ** rng.uniform(-4, 1))), jnp.asarray(rng.normal()))
+    y = np.sin(2 * X[:, 0]) + float(gp.noise) * rng.standard_normal(N) + float(gp.mean)
+    return Case(gp, X, y, Z, rng)
+
+
+cases = st.tuples(st.sampled_from(SHAPES), st.sampled_from(FAMILIES), st.integers(0, 2**63 - 1))
+
+lower = jax.jit(collapsed_bound, static_argnames="jitter")
+upper = jax.jit(upper_bound, static_argnames="jitter")
+exact = jax.jit(log_marginal_likelihood)
+
+
+def bound(case, Z=None, X=None, y=None, jitter=USUAL):
+    X, y = (case.X if X is None else X), (case.y if y is None else y)
+    return float(lower(case.gp, jnp.asarray(case.Z if Z is None else Z), Dataset.of(X, y), jitter=jitter))
+
+
+def log_p(case):
+    return float(exact(case.gp, jnp.asarray(case.X), jnp.asarray(case.y)))
+
+
+def rounding(case):
+    """What rounding may cost: double precision of the two large terms that nearly cancel, yᵀy / 2s and cᵀc / 2."""
+    s = float(case.gp.noise) ** 2
+    residual = case.y - float(case.gp.mean)
+    return 1e-10 * (len(case.y) + residual @ residual / s)
+
+
+def test_enough_cases():
+    assert sum(CASES.values()) >= 2000
+
+
+@settings(max_examples=CASES["sandwich"])
+@given(cases)
+def test_log_marginal_likelihood_lies_between_the_bounds(description):
+    case = make_case(description)
+    value, slack = log_p(case), rounding(case)
+    above = float(upper(case.gp, jnp.asarray(case.Z), Dataset.of(case.X, case.y), jitter=USUAL))
+    assert bound(case) <= value + slack
+    assert value <= above + slack
+
+
+@settings(max_examples=CASES["nested"])
+@given(cases)
+def test_more_inducing_inputs_never_lower_the_bound(description):
+    case = make_case(description)
+    assert bound(case, case.Z[: len(case.Z) // 2]) <= bound(case) + rounding(case)
+
+
+@settings(max_examples=CASES["exact"])
+@given(cases)
+def test_exact_where_every_row_is_an_inducing_input(description):
+    """Up to what the jitter j costs, j (N/s + ‖(K + sI)⁻¹ r‖²) / 2."""
+    case = make_case(description)
+    s = float(case.gp.noise) ** 2
+    K = np.asarray(case.gp.kernel.gram(jnp.asarray(case.X)))
+    alpha = np.linalg.solve(K + s * np.eye(len(K)), case.y - float(case.gp.mean))
+    cost = EXACT.absolute * (len(K) / s + alpha @ alpha) / 2
+    gap = log_p(case) - bound(case, case.X, jitter=EXACT)
+    assert -rounding(case) <= gap <= 1.01 * cost + rounding(case)
+
+
+@settings(max_examples=CASES["permuted"])
+@given(cases)
+def test_the_order_of_rows_and_of_inducing_inputs_does_not_matter(description):
+    case = make_case(description)
+    rows, inducing = case.rng.permutation(len(case.y)), case.rng.permutation(len(case.Z))
+    shuffled = bound(case, case.Z[inducing], case.X[rows], case.y[rows])
+    assert abs(shuffled - bound(case)) <= 10 * rounding(case)  # another order, another factor of a near-singular Kmm
+
+
+@settings(max_examples=CASES["repeated Z"])
+@given(cases)
+def test_a_repeated_inducing_input_never_lowers_the_bound(description):
+    case = make_case(description)
+    repeated = np.concatenate([case.Z, case.Z[:1]])
+    assert bound(case, repeated) >= bound(case) - rounding(case)
+
+
+@settings(max_examples=CASES["repeated rows"])
+@given(cases)
+def test_repeated_rows_are_covered_by_one_inducing_input(description):
+    """Rows twice, Z once: still the exact value, up to the jitter."""
+    case = make_case(description)
+    X, y = np.concatenate([case.X, case.X]), np.concatenate([case.y, case.y + 0.1])
+    twice = case._replace(X=X, y=y)
+    s = float(case.gp.noise) ** 2
+    K = np.asarray(case.gp.kernel.gram(jnp.asarray(X)))
+    alpha = np.linalg.solve(K + s * np.eye(len(K)), y - float(case.gp.mean))
+    halves = alpha[: len(case.X)] + alpha[len(case.X) :]  # both copies lean on one inducing variable
+    cost = EXACT.absolute * (len(K) / s + halves @ halves) / 2
+    gap = log_p(twice) - bound(twice, case.X, jitter=EXACT)
+    assert -rounding(twice) <= gap <= 1.01 * cost + rounding(twice)

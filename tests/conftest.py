@@ -1,0 +1,76 @@
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import hypothesis
+import jaxtyping
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+
+# Before anything imports the library: the files that state shapes in their signatures have them checked at every call.
+SHAPED = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for path in sorted((SOURCE / "integrand").rglob("*.py"))
+    if "from jaxtyping import" in path.read_text(encoding="utf-8")
+]
+jaxtyping.install_import_hook(SHAPED, "typechecker.checked")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+# The same cases in every run; a failure prints the blob that repeats it.
+hypothesis.settings.register_profile("default-suite", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("default-suite")
+
+
+@pytest.fixture(scope="module")
+def strict_float64():
+    """Float64 as inside the library's entry points, and no silent promotion between dtypes."""
+    from integrand.precision import float64_scope
+
+    with float64_scope(), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture
+def as_users_see_it():
+    """Signatures are not checked outside the tests: what a wrong argument meets is then the library's own check."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def data_directory():
+    """Where the paper's data sets are: INTEGRAND_DATA, or a folder `shared/data` beside the project."""
+    named = os.environ.get("INTEGRAND_DATA")
+    directory = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not directory.is_dir():
+        pytest.skip("the paper's data sets are not here: set INTEGRAND_DATA")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def four_way():
+    """Numbers on which NumPy, GPflow, PyMC and GPJax agree to 2e-12, with an absolute jitter of 1e-6 on Kmm."""
+    rng = np.random.RandomState(7)  # the stream that the numbers were made from
+    N, M, D = 200, 15, 3
+    X = rng.randn(N, D)
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * rng.randn(N)
+    return SimpleNamespace(
+        X=X,
+        y=y,
+        Z=X[:M],
+        X_new=rng.randn(5, D),
+        lengthscale=(0.8, 1.3, 2.0),
+        scale=np.sqrt(1.7),
+        noise=np.sqrt(0.09),
+        jitter=1e-6,
+        bound=-652.538645265923,
+        upper=22.885115768078,
+        exact=-92.301537370881,
+        mean=np.array([-0.094474077292, 1.263968014359, -1.467094434235, 0.493761033060, -0.681207293552]),
+        variance=np.array([0.176416494688, 0.049084223689, 0.306402539300, 0.019873457145, 0.171295672954]),
+    )

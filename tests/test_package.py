@@ -1,0 +1,237 @@
+"""What holds for the package as a whole: no flags changed, quick to import, one direction of imports."""
+
+import ast
+import graphlib
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+HEAVY = ("matplotlib", "arviz", "nutpie", "sklearn", "pandas", "blackjax", "typer")
+
+
+def run(code):
+    """Output of a fresh interpreter, without the tests' hooks."""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- the user's process stays as it was
+
+FLAGS = """
+import threading
+import jax
+import numpy as np
+
+def thread_state():
+    context = {name: getattr(jax.config, name) for name in jax.config.values if hasattr(jax.config, name)}
+    return context, str(jax.numpy.zeros(1).dtype)
+
+before, before_here = dict(jax.config.values), thread_state()
+assert before_here[1] == "float32"
+import os
+environment = dict(os.environ)
+
+import integrand as ig
+from integrand.bounds.averaged import averaged_bound
+from integrand.inducing import best_inducing
+
+def call():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 2))
+    y = np.sin(X[:, 0])
+    data = ig.Dataset.of(X, y, 8)
+    model = ig.Model(ig.RBF(), 2)
+    phi = model.start()
+    def gp_of(phi):
+        return model.gp(model.theta(phi))
+    gp = ig.GP(ig.RBF(1.0, 1.0), 0.1)
+    Z, _ = best_inducing(rng, data, 5, gp)
+    results = [
+        ig.collapsed_bound(gp, Z, data),
+        ig.upper_bound(gp, Z, data),
+        ig.log_marginal_likelihood(gp, X, y),
+        *averaged_bound(gp_of, phi[None], Z, data),
+    ]
+    assert all(r.dtype == "float64" for r in results), [r.dtype for r in results]
+    try:
+        ig.Dataset.of(X, y[:3])
+    except ig.InputError:
+        pass
+
+seen = []
+def in_thread():
+    try:
+        state = thread_state()
+        call()
+        seen.append((state, thread_state()))
+    except BaseException as error:
+        seen.append(error)
+
+call()
+threads = [threading.Thread(target=in_thread) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+
+assert len(seen) == 2
+for entry in seen:
+    if isinstance(entry, BaseException):
+        raise entry
+    assert entry[0] == entry[1] == before_here
+assert thread_state() == before_here
+changed = {k for k in before | jax.config.values if before.get(k, "new") != jax.config.values.get(k, "gone")}
+assert not changed, changed
+assert dict(os.environ) == environment
+print("unchanged")
+"""
+
+
+def test_importing_and_calling_leaves_every_jax_flag_as_it_was():
+    assert run(FLAGS).strip() == "unchanged"
+
+
+def test_the_flags_of_a_user_with_float64_stay_too():
+    code = """
+import jax
+jax.config.update("jax_enable_x64", True)
+before = dict(jax.config.values)
+import numpy as np, integrand as ig
+X = np.random.default_rng(0).standard_normal((30, 2))
+ig.collapsed_bound(ig.GP(ig.RBF(1.0, 1.0), 0.1), X[:3], ig.Dataset.of(X, X[:, 0]))
+assert dict(jax.config.values) == before and jax.numpy.zeros(1).dtype == "float64"
+"""
+    run(code)
+
+
+# ---- importing
+
+
+def test_import_pulls_in_nothing_heavy():
+    code = "import sys; from integrand import RBF, Gamma; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = set(run(code).split())
+    assert "jax" in loaded
+    assert not loaded & {*HEAVY, "numpyro"}
+
+
+def test_import_takes_at_most_three_times_as_long_as_jax():
+    def seconds(statement):
+        return float(run(f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"))
+
+    pairs = [(seconds("import jax"), seconds("from integrand import RBF, Gamma")) for _ in range(6)][1:]
+    assert statistics.median(ours / jax for jax, ours in pairs) <= 3.0
+
+
+def test_every_public_name_exists():
+    import integrand
+
+    assert sorted(integrand.__all__) == sorted(set(integrand.__all__))
+    assert all(hasattr(integrand, name) for name in integrand.__all__)
+
+
+def test_version_is_that_of_the_project():
+    import integrand
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert integrand.__version__ == project["version"]
+
+
+# ---- the direction of imports
+
+
+def module_name(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted((SOURCE / "integrand").rglob("*.py"))}
+
+
+def imports_of(path, modules):
+    """Modules of this library that a file imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in modules}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: imports are absolute here"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in modules else node.module or "")
+    return {name for name in found if name in modules}
+
+
+def import_graph(modules):
+    return {name: imports_of(path, modules) for name, path in modules.items()}
+
+
+def test_no_import_cycles():
+    # Raises CycleError, which names the cycle.
+    tuple(graphlib.TopologicalSorter(import_graph(MODULES)).static_order())
+
+
+def test_a_cycle_would_be_seen(tmp_path):
+    (tmp_path / "a.py").write_text("from integrand.b import c\n")
+    (tmp_path / "b.py").write_text("def f():\n    import integrand.a\n")
+    graph = import_graph({"integrand.a": tmp_path / "a.py", "integrand.b": tmp_path / "b.py"})
+    with pytest.raises(graphlib.CycleError):
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+
+
+FORBIDDEN = {
+    "integrand.infer": ("data", "kernels", "model", "bounds", "methods", "posterior", "gp"),
+    "integrand.bounds": ("priors", "infer", "model", "methods", "posterior"),
+    "integrand.kernels": ("data", "model", "bounds", "infer", "methods", "posterior"),
+    "integrand.data": ("kernels", "model", "bounds", "infer", "methods", "posterior", "priors"),
+    "integrand.linalg": ("data", "kernels", "model", "bounds", "infer", "methods", "posterior", "priors"),
+}
+
+
+def within(name, package):
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_rooms_do_not_import_what_comes_after_them(package):
+    graph = import_graph(MODULES)
+    members = [name for name in graph if within(name, package)]
+    assert members
+    wrong = {
+        (name, target)
+        for name in members
+        for target in graph[name]
+        if any(within(target, f"integrand.{other}") for other in FORBIDDEN[package])
+    }
+    assert not wrong
+
+
+def test_only_the_root_imports_everything():
+    graph = import_graph(MODULES)
+    assert not [name for name, targets in graph.items() if "integrand" in targets and name != "integrand.__main__"]
+
+
+# ---- files
+
+
+def test_no_paths_of_a_machine_in_tracked_files():
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip("not a git work tree")
+    own = re.compile(r"(?<![\w.])/(?:home|Users|root|work)/\w")
+    guilty = []
+    for name in filter(None, listing.stdout.split("\0")):
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < 5_000_000:
+            text = path.read_bytes().decode("utf-8", errors="ignore")
+            guilty += [f"{name}: {match[0]}" for match in own.finditer(text)]
+    assert not guilty
