@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,8 +15,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## fit and predict on an embedded data set
-	$(BIN)/python -m integrand.demo
+demo: $(STAMP) ## ML-II beside integration on an embedded data set, with a report
+	$(BIN)/integrand demo
 
 test: $(STAMP) ## the default suite (minutes)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
@@ -24,13 +24,19 @@ test: $(STAMP) ## the default suite (minutes)
 test-slow: $(STAMP) ## statistical suites (tens of minutes)
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=7200 $(ARGS)
 
-bench: bench-bound bench-memory ## all benchmarks
+bench: bench-bound bench-memory bench-fit bench-large ## all benchmarks
 
 bench-bound: $(STAMP) ## time of the bound's value and gradient against its floor
 	$(BIN)/python benchmarks/bound_time.py $(ARGS)
 
 bench-memory: $(STAMP) ## memory of the bound's value and gradient at a million rows
 	$(BIN)/python benchmarks/bound_memory.py $(ARGS)
+
+bench-fit: $(STAMP) ## whole fits of the paper's data sets in fresh processes
+	$(BIN)/python benchmarks/fit_time.py $(ARGS)
+
+bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
+	$(BIN)/python benchmarks/large_fit.py $(ARGS)
 
 lint: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check .

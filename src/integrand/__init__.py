@@ -8,6 +8,7 @@ from integrand.bounds.exact import log_marginal_likelihood
 from integrand.bounds.upper import upper_bound
 from integrand.data.dataset import Dataset
 from integrand.errors import (
+    ConvergenceWarning,
     DataSourceError,
     InputError,
     IntegrandError,
@@ -29,7 +30,9 @@ from integrand.kernels import (
     RationalQuadratic,
 )
 from integrand.linalg import Jitter
+from integrand.methods.registry import METHODS, fit, resume
 from integrand.model import Model
+from integrand.posterior.posterior import Posterior
 from integrand.priors import (
     Beta,
     Exponential,
@@ -50,9 +53,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GP",
+    "METHODS",
     "RBF",
     "Beta",
     "Constant",
+    "ConvergenceWarning",
     "DataSourceError",
     "Dataset",
     "Exponential",
@@ -75,6 +80,7 @@ __all__ = [
     "NumericalError",
     "Periodic",
     "Polynomial",
+    "Posterior",
     "Prior",
     "RationalQuadratic",
     "RunDirectoryError",
@@ -82,7 +88,9 @@ __all__ = [
     "Uniform",
     "Weibull",
     "collapsed_bound",
+    "fit",
     "log_marginal_likelihood",
     "on_variance",
+    "resume",
     "upper_bound",
 ]

@@ -51,7 +51,7 @@ def _describe_kernel(kernel: Kernel) -> dict[str, Any]:
 def _kernel_from(description: Mapping[str, Any]) -> Kernel:
     kind = description["type"]
     if kind in _COMBINATIONS:
-        return _COMBINATIONS[kind](tuple(map(_kernel_from, description["parts"])), description["name"])
+        return _COMBINATIONS[kind](parts=tuple(map(_kernel_from, description["parts"])), name=description["name"])
     if kind not in _LEAVES:
         raise InputError(f"this version knows no kernel {kind!r}")
     return _LEAVES[kind](**{name: _value_from(value) for name, value in description["fields"].items()})

@@ -25,5 +25,9 @@ class RunDirectoryError(IntegrandError):
     """A run directory that is locked, foreign, newer than this library, or damaged."""
 
 
+class ModelFileError(IntegrandError):
+    """A model file that is damaged, foreign or newer than this library, or that cannot be written."""
+
+
 class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""

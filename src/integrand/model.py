@@ -165,10 +165,13 @@ class Model:
         keys = jax.random.split(key, max(len(self.parameters), 1))
         return {p.name: p.prior.sample(k, (n, *p.shape)) for k, p in zip(keys, self.parameters, strict=False)}
 
-    @in_float64
     def start(self) -> np.ndarray:
         """A first φ: the medians of the priors."""
-        theta = {p.name: np.full(p.shape, p.prior.median) for p in self.parameters}
+        return self.unconstrained({p.name: p.prior.median for p in self.parameters})
+
+    @in_float64
+    def unconstrained(self, theta: Mapping[str, Any]) -> np.ndarray:
+        """φ of these natural hyperparameters, as a NumPy array in float64."""
         return np.asarray(self.phi(theta))
 
     def _map_fields(self, change) -> GP:

@@ -7,6 +7,7 @@ second fit of the same shape compiles nothing.
 
 import functools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,8 +27,14 @@ from integrand.precision import float64_scope
 # Above this many multiplications for one value and gradient, threads inside a product beat chains side by side.
 _LARGE = 2e10
 
-# How often each program has been traced: a second fit of the same shape must not add to it.
+# How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
 traces: dict[str, int] = {"collapsed": 0, "exact": 0}
+_first_calls: list[float] = []
+
+
+def compile_seconds() -> float:
+    """Seconds that calls which traced a program took in this process, so almost all of it compiling."""
+    return sum(_first_calls)
 
 
 class Evaluation(NamedTuple):
@@ -37,7 +44,7 @@ class Evaluation(NamedTuple):
     log_prior: float
     d_likelihood: Float[np.ndarray, " P"]
     d_prior: Float[np.ndarray, " P"]
-    dZ: Float[np.ndarray, "M D"] | None
+    dZ: Float[np.ndarray, "M D"]  # empty for an exact GP
 
     @property
     def log_density(self) -> float:
@@ -102,7 +109,7 @@ class CollapsedTarget:
         """Everything at one point. Callable from any thread."""
         with float64_scope():
             program = _compiled(_collapsed, self.threads(len(Z)))
-            out = program(np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
+            out = _timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
             return _evaluation(out, self.counter)
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
@@ -129,12 +136,21 @@ class ExactTarget:
         """Everything at one point. Callable from any thread."""
         with float64_scope():
             threads = 1 if self.data.n_rows**3 < _LARGE else 0
-            out = _compiled(_exact, threads)(np.asarray(phi, float), *self._arrays, model=self.model)
-            return _evaluation((*out, None), self.counter)
+            out = _timed(_compiled(_exact, threads), np.asarray(phi, float), *self._arrays, model=self.model)
+            return _evaluation((*out, np.zeros((0, self.data.n_columns))), self.counter)
+
+
+def _timed(program, *args, **static):
+    """Call a compiled program, and note the seconds if this call had to trace it first."""
+    before, began = sum(traces.values()), time.monotonic()
+    out = program(*args, **static)
+    if sum(traces.values()) > before:
+        _first_calls.append(time.monotonic() - began)
+    return out
 
 
 def _evaluation(out, counter: Counter) -> Evaluation:
     value, prior, d_prior, d_phi, dZ = out
     value, prior = float(value), float(prior)
     counter.add(np.isfinite(value))
-    return Evaluation(value, prior, np.asarray(d_phi), np.asarray(d_prior), None if dZ is None else np.asarray(dZ))
+    return Evaluation(value, prior, np.asarray(d_phi), np.asarray(d_prior), np.asarray(dZ))

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -101,7 +101,7 @@ def sample_nuts(
     """
     gate = threading.Semaphore(parallel)
     errors: list[BaseException] = []
-    samplers = [
+    samplers: list[Any] = [
         _start_chain(log_density, whitening, start, [*seed, c], tune, draws, target_accept, max_depth, gate, errors)
         for c, start in enumerate(starts)
     ]

@@ -88,10 +88,10 @@ class Kernel(eqx.Module):
             )
 
     def __add__(self, other: "Kernel") -> "Kernel":
-        return Sum(_flat(Sum, self, other)) if isinstance(other, Kernel) else NotImplemented
+        return Sum(parts=_flat(Sum, self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel") -> "Kernel":
-        return Product(_one_scale(_flat(Product, self, other))) if isinstance(other, Kernel) else NotImplemented
+        return Product(parts=_one_scale(_flat(Product, self, other))) if isinstance(other, Kernel) else NotImplemented
 
 
 class Sum(Kernel):
@@ -117,7 +117,7 @@ class Sum(Kernel):
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
         """See `Kernel.map_fields`."""
-        return Sum(_map_parts(self.parts, change, n_columns, prefix), self.name)
+        return Sum(parts=_map_parts(self.parts, change, n_columns, prefix), name=self.name)
 
     def __repr__(self) -> str:
         text = " + ".join(repr(k) for k in self.parts)
@@ -151,7 +151,7 @@ class Product(Kernel):
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
         """See `Kernel.map_fields`."""
-        return Product(_map_parts(self.parts, change, n_columns, prefix), self.name)
+        return Product(parts=_map_parts(self.parts, change, n_columns, prefix), name=self.name)
 
     @property
     def own_scale(self) -> Any:
@@ -162,7 +162,8 @@ class Product(Kernel):
     def with_scale(self, scale: Any) -> Kernel:
         """The same product with another content of the inferred or open scale, if it has one."""
         free = _first_free(self.parts)
-        return Product(tuple(k.with_scale(scale) if i == free else k for i, k in enumerate(self.parts)), self.name)
+        parts = tuple(k.with_scale(scale) if i == free else k for i, k in enumerate(self.parts))
+        return dataclasses.replace(self, parts=parts)
 
     def __repr__(self) -> str:
         text = " * ".join(f"({k!r})" if isinstance(k, Sum) and not k.name else repr(k) for k in self.parts)
@@ -177,7 +178,7 @@ def _check_shape(slot: Slot, value: Any) -> Any:
     return value
 
 
-def _flat(kind: type, *kernels: Kernel) -> tuple[Kernel, ...]:
+def _flat(kind: "type[Sum | Product]", *kernels: Kernel) -> tuple[Kernel, ...]:
     """The kernels, unnamed ones of the same kind replaced by their parts."""
     nested = (k.parts if isinstance(k, kind) and k.name is None else (k,) for k in kernels)
     return tuple(part for parts in nested for part in parts)

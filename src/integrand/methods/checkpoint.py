@@ -11,7 +11,7 @@ from integrand.infer.nuts import Chains
 from integrand.posterior.storage import RunDirectory
 
 # A gain of Z below this many nats cannot be seen in a prediction.
-TOLERANCE_NATS = 0.1
+TOLERANCE_NATS = 0.25
 
 
 class Round(NamedTuple):

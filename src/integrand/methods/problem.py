@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -33,7 +34,7 @@ class Settings:
     steps: int = 1_000  # of the optimiser, for methods that only optimise
     warm_steps: int = 200
     restarts: int = 1
-    max_rounds: int = 6
+    max_rounds: int = 5
     schedule: str = "default"  # or "paper"
     predictive_draws: int = 400  # draws kept for predicting, evenly thinned
     seed: int = 0
@@ -93,7 +94,7 @@ def starting_inducing(
     rng, m = problem.rng(purpose), problem.n_inducing
     with float64_scope():
         X = np.asarray(problem.data.arrays()[0])
-        gp = problem.model.gp(problem.model.theta(phi))
+        gp = problem.model.gp(problem.model.theta(jnp.asarray(phi)))
         found = candidates(rng, X, m, gp)
     bounds = {name: target.evaluate(phi, Z).log_likelihood for name, Z in found.items()}
     best = max(bounds, key=lambda name: bounds[name])

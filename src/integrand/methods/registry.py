@@ -16,6 +16,7 @@ from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.linalg import Jitter
 from integrand.methods.optimised import fit_exact, fit_sparse
+from integrand.methods.paper_schedule import paper_schedule
 from integrand.methods.problem import Problem, Settings
 from integrand.methods.sgpr_hmc import sgpr_hmc
 from integrand.model import Model
@@ -26,7 +27,7 @@ from integrand.progress import Bars, Progress, Silent
 METHODS: Mapping[str, Callable[[Problem], Posterior]] = {
     "ml2": lambda problem: fit_sparse(problem, with_prior=False),
     "map": lambda problem: fit_sparse(problem, with_prior=True),
-    "sgpr-hmc": sgpr_hmc,
+    "sgpr-hmc": lambda problem: (paper_schedule if problem.settings.schedule == "paper" else sgpr_hmc)(problem),
     "sgpr-hmc-fixed-z": lambda problem: sgpr_hmc(problem, move_Z=False),
     "gpr-ml2": lambda problem: fit_exact(problem, with_prior=False),
     "gpr-map": lambda problem: fit_exact(problem, with_prior=True),
@@ -47,6 +48,7 @@ def fit(
     Z: Any = None,
     jitter: Jitter = Jitter(),
     run_dir: str | Path | None = None,
+    record: Mapping[str, Any] | None = None,
     strict: bool = False,
     progress: bool | Progress = False,
     **settings: Any,
@@ -67,6 +69,8 @@ def fit(
         Inducing inputs to start from, in the units of X; by default the best of several candidates.
     run_dir
         A directory that keeps the state of the fit, so that `resume` can go on after a crash.
+    record
+        Anything JSON can hold, kept in the run directory beside the fit.
     strict
         Raise NotConvergedError if the verdict is bad.
     progress
@@ -84,9 +88,10 @@ def fit(
         raise InputError(f"{model.n_columns} column names were given for {X.shape[1]} columns")
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
-    run = None if run_dir is None else RunDirectory.create(Path(run_dir), recipe.header())
-    if run is not None:
-        recipe.save(run)
+    if run_dir is None:
+        return recipe.carry_out(None, strict, progress)
+    run = RunDirectory.create(Path(run_dir), recipe.header() | {"record": dict(record or {})})
+    recipe.save(run)
     return recipe.carry_out(run, strict, progress)
 
 
@@ -139,7 +144,9 @@ class _Recipe:
             header = run.header
             X, y, Z = arrays.pop("X"), arrays.pop("y"), arrays.pop("Z", None)
             model, settings = model_from(header["model"]), _settings(header["settings"])
-            scaler = Standardiser(**arrays)
+            scaler = Standardiser(
+                arrays["x_mean"], arrays["x_sd"], float(arrays["y_mean"]), float(arrays["y_sd"])
+            )
             return cls(header["method"], model, scaler, settings, Jitter(**header["jitter"]), X, y, Z)
         except (KeyError, TypeError) as error:
             raise RunDirectoryError(f"{run.path} does not describe a fit that this version knows: {error}") from error

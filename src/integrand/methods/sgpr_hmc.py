@@ -28,7 +28,7 @@ from integrand.targets import CollapsedTarget
 # A round: tuning and draws of each chain, draws that move Z and as many that judge the move, L-BFGS steps of Z.
 FIRST_TUNE, NEXT_TUNE, ROUND_DRAWS = 60, 30, 40
 MOVING_DRAWS = 16
-INDUCING_STEPS = 15
+INDUCING_STEPS = 25
 FINAL_TUNE = 50
 FIRST_CHECK, CHECK_EVERY = 100, 25
 SAVE_SECONDS = 5.0
@@ -69,15 +69,15 @@ class _Fit:
         self._enter("warm start")
         if saved := self.saved.warm_start():
             return saved
-        phi = self.problem.model.start()
+        phi, steps = self.problem.model.start(), self.settings.warm_steps
         Z, name = starting_inducing(self.problem, self.target, phi)
         self.notes.append(f"Z started from {name}.")
         if self.move_Z:
-            phi, Z, optimum = climb_theta_and_inducing(
-                self.target, phi, Z, self.settings, self.settings.warm_steps, with_prior=False
-            )
+            phi, Z, optimum = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, with_prior=False)
+            # Z goes on to the posterior's mode, which is nearer to the draws than the ML-II point is.
+            _, Z, _ = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, with_prior=True)
         else:
-            optimum = maximise_lbfgs(lambda x: _likelihood(self.target, x, Z), phi, max_steps=self.settings.warm_steps)
+            optimum = maximise_lbfgs(lambda x: _likelihood(self.target, x, Z), phi, max_steps=steps)
             phi = optimum.x
         self._note_bound("warm start", 0, optimum.value, 0.0)
         self.saved.save_warm_start(phi, Z)

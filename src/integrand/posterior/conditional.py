@@ -131,4 +131,5 @@ def joints(
     model: Model, jitter: Jitter, conditional: Conditional, X: Float[np.ndarray, "T D"]
 ) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T T"], Float[np.ndarray, " J"]]:
     """Mean and full covariance of f at all rows under each draw, and each draw's noise variance."""
-    return _call(_joints, model, jitter, conditional, X)
+    mean, covariance, noise = _call(_joints, model, jitter, conditional, X)
+    return mean, covariance, noise

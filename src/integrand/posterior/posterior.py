@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -108,7 +109,7 @@ class Posterior:
 
     @in_float64
     def _theta_of(self, phi: np.ndarray) -> dict[str, np.ndarray]:
-        flat = jax.vmap(self.model.theta)(phi.reshape(-1, self.model.n_theta))
+        flat = jax.vmap(self.model.theta)(jnp.asarray(phi.reshape(-1, self.model.n_theta)))
         return {name: np.asarray(value).reshape(*phi.shape[:-1], *value.shape[1:]) for name, value in flat.items()}
 
     def _unit(self, p: Parameter) -> Any:

@@ -11,6 +11,7 @@ from scipy.linalg import solve_triangular
 
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
+from integrand.infer.threads import blas_threads
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior.conditional import Conditional, draws_of, joints, marginals
@@ -91,9 +92,10 @@ class Predictive:
             means, covariances, noise = joints(
                 self.model, self.jitter, draws_of(self.conditional, picked[some]), self.X
             )
-            for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
-                extra = s if self.include_noise else 0.0
-                out[start + i] = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
+            with blas_threads(1):
+                for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
+                    extra = s if self.include_noise else 0.0
+                    out[start + i] = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
         return self.scaler.inverse_y(rng.permutation(out))
 
     def joint_log_density(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " J"]:
@@ -103,11 +105,13 @@ class Predictive:
         parts = []
         for start in range(0, self.n_draws, self._joint_block()):
             some = draws_of(self.conditional, slice(start, start + self._joint_block()))
-            for mean, covariance, s in zip(*joints(self.model, self.jitter, some, self.X), strict=True):
-                root = _root(covariance, s if self.include_noise else 0.0)
-                white = solve_triangular(root, target - mean, lower=True)
-                log_det = np.sum(np.log(np.diagonal(root)))
-                parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
+            means, covariances, noise = joints(self.model, self.jitter, some, self.X)
+            with blas_threads(1):
+                for mean, covariance, s in zip(means, covariances, noise, strict=True):
+                    root = _root(covariance, s if self.include_noise else 0.0)
+                    white = solve_triangular(root, target - mean, lower=True)
+                    log_det = np.sum(np.log(np.diagonal(root)))
+                    parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
         return np.array(parts) - len(target) * math.log(self.scaler.y_sd)
 
     def mixture(self) -> GaussianMixture:

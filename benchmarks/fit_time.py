@@ -1,0 +1,117 @@
+"""Whole fits from a fresh process: seconds, gradients, convergence, accuracy, and where the time went.
+
+Runs the default `sgpr-hmc` with M = 100 on the paper's data sets, split 0 and scaling, one process after the other.
+
+    python benchmarks/fit_time.py [--data-dir DIR] [--datasets boston,yacht] [--method sgpr-hmc] [--seed 0]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+DATASETS = "boston,concrete,energy,winered,yacht"
+COLUMNS = "dataset seconds import compile warm rounds final other gradients draws ess_bulk ess_tail r_hat div rmse nlpd"
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("INTEGRAND_DATA", str(Path(__file__).resolve().parents[2] / "shared" / "data"))
+    parser.add_argument("--data-dir", default=default, help="directory with the data sets (INTEGRAND_DATA)")
+    parser.add_argument("--datasets", default=DATASETS)
+    parser.add_argument("--method", default="sgpr-hmc")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--split", type=int, default=0)
+    parser.add_argument("--json", default="", help="also write the rows to this file")
+    parser.add_argument("--one", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def one_fit(arguments, began: float) -> dict:
+    """Fit one data set in this process and return its row."""
+    import integrand
+    from integrand.data.catalogue import SOURCES
+    from integrand.data.scaling import Standardiser
+    from integrand.data.sources import load
+    from integrand.data.splits import paper_split
+    from integrand.metrics import nlpd, rmse
+    from integrand.targets import compile_seconds
+
+    if arguments.method.startswith("sgpr-hmc"):
+        import nutpie  # noqa: F401  (counted as import time, as it would be inside the fit)
+    imported = time.time() - began
+    named = load(arguments.one, arguments.data_dir)
+    rows = SOURCES[arguments.one].paper_rows
+    X, y = named.X[:rows], named.y[:rows]
+    split = paper_split(len(y), arguments.split)
+    posterior = integrand.fit(
+        X[split.train],
+        y[split.train],
+        method=arguments.method,
+        columns=named.feature_names,
+        scaler=Standardiser.paper(X, y),
+        seed=arguments.seed,
+    )
+    seconds = time.time() - began
+    mixture = posterior.predict(X[split.test], include_noise=True).mixture()
+    spent = dict(posterior.seconds)
+    compiled = compile_seconds()
+    row = {
+        "dataset": arguments.one,
+        "seconds": seconds,
+        "import": imported,
+        "compile": compiled,
+        "warm": spent.get("warm start", 0.0) + spent.get("metric", 0.0) + spent.get("optimise", 0.0) - compiled,
+        "rounds": spent.get("rounds", 0.0),
+        "final": spent.get("final", 0.0),
+        "gradients": posterior.counts["gradients"],
+        "draws": posterior.chains.x.shape[0] * posterior.chains.x.shape[1],
+        "rmse": rmse(mixture.mean, y[split.test]),
+        "nlpd": nlpd(mixture, y[split.test]),
+    }
+    row["other"] = seconds - sum(row[k] for k in ("import", "compile", "warm", "rounds", "final"))
+    if posterior.verdict is not None:
+        numbers = posterior.verdict.convergence
+        row |= {
+            "ess_bulk": float(numbers.ess_bulk.min()),
+            "ess_tail": float(numbers.ess_tail.min()),
+            "r_hat": float(numbers.r_hat.max()),
+            "div": posterior.verdict.divergences,
+        }
+    return row
+
+
+def main() -> None:
+    began = time.time()
+    arguments = parsed()
+    if arguments.one:
+        print(json.dumps(one_fit(arguments, began)))
+        return
+    columns = COLUMNS.split()
+    print(" ".join(f"{c:>9}" for c in columns))
+    rows = []
+    for name in arguments.datasets.split(","):
+        command = [sys.executable, *sys.argv, "--one", name]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            sys.exit(result.stderr.strip())
+        rows.append(json.loads(result.stdout.strip().splitlines()[-1]))
+        print(" ".join(_cell(c, rows[-1].get(c)) for c in columns), flush=True)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _cell(column: str, value) -> str:
+    if value is None or isinstance(value, str):
+        return f"{value or '-':>9}"
+    digits = (
+        0 if isinstance(value, int) or column.startswith("ess") else 3 if column in ("r_hat", "rmse", "nlpd") else 1
+    )
+    return f"{value:9.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()

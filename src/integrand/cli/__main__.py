@@ -1,0 +1,5 @@
+"""`python -m integrand.cli`."""
+
+from integrand.cli.app import main
+
+main()

@@ -1,0 +1,189 @@
+"""The commands. Exit codes: 0 ok, 2 the user's mistake (one line), 3 not converged under --strict, 130 interrupted."""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from integrand.cli.output import emit
+from integrand.errors import InputError, IntegrandError
+
+app = typer.Typer(
+    help="Fully Bayesian sparse Gaussian process regression: optimise or integrate?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Data = Annotated[Path, typer.Argument(help="CSV, gzip CSV or Parquet file", show_default=False)]
+Target = Annotated[str, typer.Option("--target", help="column to predict")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+Seed = Annotated[int, typer.Option("--seed", help="same seed, same result")]
+
+
+def command(function: Callable) -> Callable:
+    """Turn the library's errors into one line on standard error and exit code 2."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # verdicts are printed, not warned of
+                return function(*args, **kwargs)
+        except IntegrandError as error:
+            print(f"integrand: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            print("integrand: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return app.command()(wrapped)
+
+
+@command
+def fit(
+    data: Data,
+    target: Target,
+    out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
+    method: Annotated[str, typer.Option(help="ml2, map, sgpr-hmc, sgpr-hmc-fixed-z, gpr-ml2 or gpr-map")] = "sgpr-hmc",
+    sampler: Annotated[str, typer.Option(help="nuts")] = "nuts",
+    kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
+    priors: Annotated[str, typer.Option(help="paper or scaled")] = "paper",
+    inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
+    chains: Annotated[int, typer.Option(help="chains")] = 4,
+    target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
+    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after so many minutes")] = None,
+    max_draws: Annotated[int, typer.Option(help="draws of each chain at most")] = 5_000,
+    seed: Seed = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
+    run_dir: Annotated[Path | None, typer.Option(help="keep state here, for `integrand resume`")] = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
+) -> None:
+    """Fit a GP to a table and write a model file."""
+    from integrand.cli.work import check_output, finish_fit, fit_table
+
+    if sampler != "nuts":
+        raise InputError(f"there is no sampler {sampler!r}: choose nuts")
+    check_output(out)
+    posterior, record = fit_table(
+        data,
+        target,
+        method=method,
+        kernel=kernel,
+        priors=priors,
+        run_dir=run_dir,
+        progress=not (quiet or as_json),
+        record={"out": str(out)},
+        n_inducing=inducing,
+        chains=chains,
+        target_ess=target_ess,
+        max_minutes=max_minutes,
+        max_draws=max_draws,
+        seed=seed,
+    )
+    finish_fit(posterior, record, out, strict, as_json)
+
+
+@command
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="run directory of an interrupted fit", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", help="model file; default: that of the fit")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after so many minutes")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
+) -> None:
+    """Go on with a fit that was interrupted or killed."""
+    from integrand.cli.work import finish_fit, resume_run
+
+    posterior, record = resume_run(run_dir, max_minutes, progress=not (quiet or as_json))
+    finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
+
+
+@command
+def predict(
+    model: Annotated[Path, typer.Argument(help="model file", show_default=False)],
+    data: Data,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="CSV or Parquet file; default: CSV on standard output")
+    ] = None,
+    quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
+    samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
+    seed: Seed = 0,
+) -> None:
+    """Predict: mean, standard deviation of f and of y, and quantiles of y, for each row."""
+    from integrand.cli.work import predict_table
+
+    predict_table(model, data, out, quantiles, samples, seed)
+
+
+@command
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="model file", show_default=False)],
+    data: Data,
+    target: Annotated[
+        str | None, typer.Option("--target", help="column to compare with; default: that of the fit")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare predictions with what was observed: rmse, nlpd, crps, coverage."""
+    from integrand.cli.work import evaluate_table
+
+    facts = evaluate_table(model, data, target)
+    emit(as_json, facts, "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items()))
+
+
+@command
+def report(
+    model: Annotated[Path, typer.Argument(help="model file", show_default=False)],
+    data: Annotated[Path | None, typer.Option("--data", help="table with the target, for calibration")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="default: that of the fit")] = None,
+    out: Annotated[Path, typer.Option("--out", help="HTML file to write")] = Path("report.html"),
+) -> None:
+    """Write a self-contained HTML report of a fitted model."""
+    from integrand.cli.work import write_model_report
+
+    write_model_report(model, data, target, out)
+    print(out)
+
+
+@command
+def compare(
+    data: Data,
+    target: Target,
+    methods: Annotated[str, typer.Option(help="comma-separated; the first is the one to beat")] = "ml2,map,sgpr-hmc",
+    folds: Annotated[int, typer.Option(help="folds of the cross-validation")] = 5,
+    inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
+    target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
+    max_minutes: Annotated[float | None, typer.Option(help="minutes for each fit")] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Optimise or integrate? Cross-validate methods on this table and answer in a sentence."""
+    from integrand.cli.compare import compare_table
+
+    facts, text = compare_table(
+        data, target, methods, folds, seed, n_inducing=inducing, target_ess=target_ess, max_minutes=max_minutes
+    )
+    emit(as_json, facts, text)
+
+
+@command
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="directory for the model and the report")] = Path("integrand-demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="fewer inducing points and draws")] = False,
+) -> None:
+    """Fit an embedded data set by ML-II and by integration, compare them, and write a report."""
+    from integrand.cli.demo import run_demo
+
+    run_demo(out, quick)
+
+
+def main() -> None:
+    """Entry point of the `integrand` command."""
+    app()

@@ -1,0 +1,80 @@
+"""Optimise or integrate? Cross-validated answers with paired differences and their standard errors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from integrand.cli.table import read_table
+from integrand.data.splits import k_folds
+from integrand.errors import InputError
+from integrand.methods.registry import METHODS, fit
+
+INTEGRATING = ("sgpr-hmc", "sgpr-hmc-fixed-z")
+
+
+def compare_table(
+    data: Path, target: str, methods: str, folds: int, seed: int, **settings: Any
+) -> tuple[dict[str, Any], str]:
+    """Facts and a text: for each method the mean of -log density and of squared errors, against the first one."""
+    names = [m.strip() for m in methods.split(",") if m.strip()]
+    for name in names:
+        if name not in METHODS:
+            raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
+    if len(set(names)) < 2:
+        raise InputError("give at least two different methods to compare")
+    X, y, columns = read_table(data).split(target)
+    scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
+    seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+    for split in k_folds(len(y), folds, seed):
+        for m in names:
+            posterior = fit(X[split.train], y[split.train], method=m, columns=columns, seed=seed, **settings)
+            predictive = posterior.predict(X[split.test], include_noise=True)
+            scores[m]["nlpd"][split.test] = -predictive.log_density(y[split.test])
+            scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
+            seconds[m] += sum(posterior.seconds.values())
+            verdicts[m] += posterior.verdict is not None and not posterior.verdict.ok
+    rows = {
+        m: _summary(scores[m], scores[names[0]]) | {"seconds": seconds[m], "not_converged": int(verdicts[m])}
+        for m in names
+    }
+    answer = _answer(names, rows)
+    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer}
+    return facts, _text(names, rows, answer)
+
+
+def _summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:
+    """Means, and the paired difference to the reference with its standard error over rows."""
+    difference = score["nlpd"] - reference["nlpd"]
+    error = float(difference.std(ddof=1) / np.sqrt(len(difference))) if len(difference) > 1 else 0.0
+    return {
+        "rmse": float(np.sqrt(score["se"].mean())),
+        "nlpd": float(score["nlpd"].mean()),
+        "difference": float(difference.mean()),
+        "difference_se": error,
+    }
+
+
+def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
+    """One sentence; a difference counts when it is larger than two standard errors."""
+    reference = names[0]
+    tried = [m for m in names[1:] if m in INTEGRATING] or names[1:]
+    best = min(tried, key=lambda m: rows[m]["difference"])
+    gain, error = -rows[best]["difference"], rows[best]["difference_se"]
+    amount = f"{abs(gain):.3f} ± {error:.3f} nats a row (out of sample)"
+    if gain > 2.0 * error:
+        return f"Integrate: {best} predicts better than {reference} by {amount}."
+    if gain < -2.0 * error:
+        return f"Optimise: {best} predicts worse than {reference} by {amount}."
+    return f"No clear difference: {best} and {reference} differ by {amount}, within two standard errors."
+
+
+def _text(names: list[str], rows: dict[str, dict[str, Any]], answer: str) -> str:
+    head = f"{'method':<18} {'rmse':>10} {'nlpd':>9} {'difference':>19} {'seconds':>9}"
+    lines = [
+        f"{m:<18} {rows[m]['rmse']:10.4g} {rows[m]['nlpd']:9.4f} "
+        + (f"{'-':>19}" if m == names[0] else f"{rows[m]['difference']:+10.4f} ± {rows[m]['difference_se']:.4f}")
+        + f" {rows[m]['seconds']:9.1f}"
+        for m in names
+    ]
+    return "\n".join([head, *lines, "", answer])

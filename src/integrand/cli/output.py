@@ -1,0 +1,9 @@
+"""What commands print on standard output."""
+
+import json
+from typing import Any
+
+
+def emit(as_json: bool, facts: dict[str, Any], text: str) -> None:
+    """Print facts as one JSON object, or text for people."""
+    print(json.dumps(facts) if as_json else text)

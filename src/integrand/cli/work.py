@@ -1,0 +1,174 @@
+"""What the commands do, without typer: tables in, models and tables out."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from integrand.cli.output import emit
+from integrand.cli.table import Table, read_table, write_table
+from integrand.errors import InputError
+from integrand.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from integrand.methods.registry import fit, resume
+from integrand.metrics import evaluate
+from integrand.posterior.modelfile import SavedModel, load_model, save_model
+from integrand.posterior.posterior import Posterior
+from integrand.posterior.storage import RunDirectory
+
+KERNELS = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rq": RationalQuadratic,
+}
+_ROWS_AT_ONCE = 20_000
+
+
+def check_output(path: Path) -> None:
+    """Refuse a place that cannot be written before hours are spent on what goes there."""
+    if path.is_dir():
+        raise InputError(f"--out {path} is a directory: name a file")
+    if not path.resolve().parent.is_dir():
+        raise InputError(f"--out {path}: there is no directory {path.resolve().parent}")
+
+
+def fit_table(
+    data: Path, target: str, *, kernel: str, record: dict[str, Any], **arguments: Any
+) -> tuple[Posterior, dict[str, Any]]:
+    """Fit the table; the record says what a model file needs beyond the posterior."""
+    if kernel not in KERNELS:
+        raise InputError(f"there is no kernel {kernel!r}: choose from {', '.join(KERNELS)}")
+    X, y, names = read_table(data).split(target)
+    record = record | {
+        "target": target,
+        "data": data.name,
+        "ranges": [[float(a), float(b)] for a, b in zip(X.min(axis=0), X.max(axis=0), strict=True)],
+        "n_rows": len(y),
+    }
+    return fit(X, y, KERNELS[kernel](), columns=names, record=record, **arguments), record
+
+
+def resume_run(run_dir: Path, max_minutes: float | None, progress: bool) -> tuple[Posterior, dict[str, Any]]:
+    """Go on with a run; the record is the one that `fit_table` left in its directory."""
+    with RunDirectory.open(run_dir) as run:
+        record = run.header.get("record") or {}
+    if "target" not in record:
+        raise InputError(f"{run_dir} was not made by `integrand fit`: resume it with integrand.resume in Python")
+    changes: dict[str, Any] = {} if max_minutes is None else {"max_minutes": max_minutes}
+    return resume(run_dir, progress=progress, **changes), record
+
+
+def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool) -> None:
+    """Save the model whatever the verdict, say how it went, and exit 3 or 130 if that was asked for or happened."""
+    save_model(
+        posterior,
+        out,
+        feature_ranges=np.array(record["ranges"]),
+        target_name=record["target"],
+        extra={"data": record["data"], "n_rows": record["n_rows"]},
+    )
+    emit(as_json, fit_facts(posterior, out), f"{posterior.verdict or 'Optimised.'}\nModel: {out}")
+    judged = posterior.verdict
+    if judged is not None and "interrupted" in judged.codes:
+        raise typer.Exit(130)
+    if strict and judged is not None and not judged.ok:
+        print("integrand: not converged (--strict)", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
+    """A fit as JSON."""
+    facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
+    if posterior.verdict is not None:
+        numbers = posterior.verdict.convergence
+        facts |= {
+            "ok": posterior.verdict.ok,
+            "codes": list(posterior.verdict.codes),
+            "verdict": str(posterior.verdict),
+            "r_hat": float(numbers.r_hat.max()),
+            "ess_bulk": float(numbers.ess_bulk.min()),
+            "ess_tail": float(numbers.ess_tail.min()),
+            "divergences": posterior.verdict.divergences,
+        }
+    names = posterior.model.names
+    flat = {p.name: posterior.theta_original[p.name] for p in posterior.model.parameters}
+    means = np.concatenate([v.mean(axis=(0, 1)).reshape(-1) for v in flat.values()]) if flat else np.zeros(0)
+    facts["hyperparameters"] = dict(zip(names, map(float, means), strict=True))
+    facts["seconds"] = dict(posterior.seconds)
+    facts["counts"] = dict(posterior.counts)
+    return facts
+
+
+def _inputs(saved: SavedModel, table: Table) -> np.ndarray:
+    return table.columns(saved.posterior.model.columns)
+
+
+def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int) -> None:
+    """Predictions for each row of a table, in blocks of rows."""
+    levels = _levels(quantiles)
+    if samples < 0:
+        raise InputError(f"--samples must not be negative, not {samples}")
+    if out is not None:
+        check_output(out)
+    saved = load_model(model)
+    X = _inputs(saved, read_table(data))
+    rng = np.random.default_rng(seed)
+    blocks = [_predict(saved, X[i : i + _ROWS_AT_ONCE], levels, samples, rng) for i in range(0, len(X), _ROWS_AT_ONCE)]
+    columns = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    if out is not None:
+        write_table(out, columns)
+    else:
+        import pandas as pd
+
+        pd.DataFrame(columns).to_csv(sys.stdout, index=False)
+
+
+def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:
+    y = saved.posterior.predict(X, include_noise=True)
+    f = saved.posterior.predict(X, include_noise=False)
+    columns = {"mean": y.mean, "sd_f": f.sd, "sd_y": y.sd}
+    if levels:
+        columns |= {f"q{p:g}": q for p, q in zip(levels, y.quantile(np.array(levels)), strict=True)}
+    if samples:
+        columns |= {f"s{i}": draw for i, draw in enumerate(y.sample(rng, samples))}
+    return columns
+
+
+def _levels(text: str) -> list[float]:
+    try:
+        levels = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"--quantiles {text!r}: give numbers such as 0.05,0.5,0.95") from None
+    if any(not 0.0 < p < 1.0 for p in levels):
+        raise InputError(f"--quantiles {text!r}: each must lie between 0 and 1")
+    return levels
+
+
+def _with_target(saved: SavedModel, data: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
+    table = read_table(data)
+    name = target or saved.target_name
+    if name is None:
+        raise InputError("the model does not say what it predicts: give --target")
+    return _inputs(saved, table), table.columns([name])[:, 0]
+
+
+def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, float]:
+    """Metrics of a model on a table with the target."""
+    saved = load_model(model)
+    X, y = _with_target(saved, data, target)
+    predictive = saved.posterior.predict(X, include_noise=True)
+    joint = predictive.joint_log_density(y) if len(y) <= 2_000 else None
+    return {name: float(value) for name, value in evaluate(predictive.mixture(), y, joint_log_density=joint).items()}
+
+
+def write_model_report(model: Path, data: Path | None, target: str | None, out: Path) -> None:
+    """The HTML report of a saved model."""
+    from integrand.report.html import write_report
+
+    check_output(out)
+    saved = load_model(model)
+    rows = None if data is None else _with_target(saved, data, target)
+    write_report(out, saved.posterior, data=rows)
