@@ -21,6 +21,8 @@ def main() -> None:
     parser.add_argument("--max-draws", type=int, default=30)
     parser.add_argument("--warm-steps", type=int, default=60)
     parser.add_argument("--max-rounds", type=int, default=1)
+    parser.add_argument("--tune", type=int, default=10)
+    parser.add_argument("--round-draws", type=int, default=8)
     arguments = parser.parse_args()
 
     rng = np.random.default_rng(0)
@@ -37,6 +39,8 @@ def main() -> None:
             max_draws=arguments.max_draws,
             warm_steps=arguments.warm_steps,
             max_rounds=arguments.max_rounds,
+            tune=arguments.tune,
+            round_draws=arguments.round_draws,
             progress=True,
         )
     seconds = time.time() - began

@@ -31,7 +31,7 @@ def climb_theta_and_inducing(
     steps: int,
     with_prior: bool,
 ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "M D"], Optimum]:
-    """max over (θ, Z) of L(θ, Z) (equation (7)), plus the log prior for MAP."""
+    """max over (θ, Z) of L(θ, Z) (equation (8)), plus the log prior for MAP."""
     n = len(phi)
 
     def f(x: np.ndarray):

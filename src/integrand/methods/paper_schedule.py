@@ -39,7 +39,7 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
     phi = _start(problem)
     Z, name = starting_inducing(problem, target, phi)
     adam, x = Adam(n + Z.size, RATE), np.concatenate([phi, Z.ravel()])
-    for _ in range(WARM_STEPS):  # lines 2-6
+    for _ in range(WARM_STEPS):  # lines 2-4
         e = target.evaluate(x[:n], x[n:].reshape(Z.shape))
         x = adam.step(x, np.concatenate([e.d_likelihood, e.dZ.ravel()]) / problem.data.n_rows)
     optimum, Z = x[:n], x[n:].reshape(Z.shape)
@@ -50,16 +50,16 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
     problem.progress.phase("windows")
     adam = Adam(Z.size, RATE)
     chains = _window(problem, target, Z, LONG, 0)
-    for step in range(WARM_STEPS + 1, STEPS + 1):  # line 12
-        bounds, gradient = target.averaged(chains.x[0], Z)  # line 21
-        Z = adam.step(Z.ravel(), gradient.ravel() / problem.data.n_rows).reshape(Z.shape)  # line 13
-        if step % EVERY == 0 and step <= LAST_WINDOW:  # line 15
-            chains = _window(problem, target, Z, SHORT, step)  # lines 17-20
+    for step in range(WARM_STEPS + 1, STEPS + 1):  # line 10
+        bounds, gradient = target.averaged(chains.x[0], Z)  # line 18
+        Z = adam.step(Z.ravel(), gradient.ravel() / problem.data.n_rows).reshape(Z.shape)  # line 11
+        if step % EVERY == 0 and step <= LAST_WINDOW:  # line 12
+            chains = _window(problem, target, Z, SHORT, step)  # lines 14-17
             history.append(BoundPoint("round", step, clock.elapsed, float(bounds.mean()), float(bounds.std())))
             path.append(Z)
         problem.progress.update(step, STEPS, f"averaged bound {bounds.mean():.2f}")
     clock.enter("final")
-    chains = _window(problem, target, Z, LONG, STEPS)  # line 26
+    chains = _window(problem, target, Z, LONG, STEPS)
     clock.enter("conditional")
     conditional = sparse_conditional(model, chains.x[0], Z, problem.data, problem.jitter)
     clock.enter("")

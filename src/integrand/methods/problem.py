@@ -33,6 +33,8 @@ class Settings:
     optimiser: str = "lbfgs"  # or "adam", as in the paper
     steps: int = 1_000  # of the optimiser, for methods that only optimise
     warm_steps: int = 200
+    tune: int = 60  # tuning steps of a chain; half as many where one is gone on with
+    round_draws: int = 40  # draws of each chain in a round
     restarts: int = 1
     max_rounds: int = 5
     schedule: str = "default"  # or "paper"
@@ -40,7 +42,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("n_inducing", "chains", "max_draws", "steps", "restarts", "predictive_draws"):
+        counts = "n_inducing chains max_draws steps restarts tune round_draws max_rounds predictive_draws"
+        for name in counts.split():
             if int(getattr(self, name)) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.target_ess <= 0:

@@ -1,11 +1,13 @@
 """Algorithm 1 of the paper, `sgpr-hmc`: sample θ at fixed Z, move Z along the bound averaged over the draws, repeat.
 
-    Warm-Start (lines 2-6)    `warm_start`       climb L(θ, Z) over both
-    Train (lines 8-24)
-      draw J samples (17-20)  `draw_round`       NUTS on log p(θ) + L(θ, Z)
-      stochastic bound (21)   `move_inducing`    1/J Σ_j L(θ_j, Z), climbed over Z (line 13, equation (13))
-      not converged (11)      `Round.converged`  the gain on draws that did not move Z is within its noise
-    Return (line 26)          `final_draws`      chains until R-hat and ESS are reached
+    Warm-Start (lines 2-4)      `warm_start`       climb L(θ, Z) over both
+    Train (lines 5-18)          `rounds`
+      draw J samples (14-17)    `draw_round`       NUTS on log p(θ) + L(θ, Z) with Z fixed
+      stochastic bound (18)     `move_inducing`    1/J Σ_j L(θ_j, Z), climbed over Z (line 11, equation (15))
+      while not converged (9)   `Round.converged`  until the gain, on draws that did not move Z, is within its noise
+    Return Z and draws          `final_draws`      chains that go on until R-hat and ESS are reached
+
+Lines are numbered as LaTeX numbers the statements of the paper's listing.
 
 The paper takes one gradient step of Z at a time; here Z climbs the averaged bound for a few L-BFGS steps between two
 samplings, which needs fewer samplings for the same Z. `paper_schedule.py` has the paper's own schedule.
@@ -25,11 +27,9 @@ from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.targets import CollapsedTarget
 
-# A round: tuning and draws of each chain, draws that move Z and as many that judge the move, L-BFGS steps of Z.
-FIRST_TUNE, NEXT_TUNE, ROUND_DRAWS = 60, 30, 40
+# A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS = 16
 INDUCING_STEPS = 25
-FINAL_TUNE = 50
 FIRST_CHECK, CHECK_EVERY = 100, 25
 SAVE_SECONDS = 5.0
 
@@ -65,9 +65,10 @@ class _Fit:
         return self.posterior(chains, path, ended)
 
     def warm_start(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lines 2-6: climb L over (θ, Z) for a fixed number of steps. With fixed Z, θ alone is climbed later."""
+        """Lines 2-4: climb L over (θ, Z) for a fixed number of steps. With fixed Z, θ alone is climbed later."""
         self._enter("warm start")
         if saved := self.saved.warm_start():
+            self._note_bound("warm start", 0, self.target.evaluate(*saved).log_likelihood, 0.0)
             return saved
         phi, steps = self.problem.model.start(), self.settings.warm_steps
         Z, name = starting_inducing(self.problem, self.target, phi)
@@ -90,9 +91,11 @@ class _Fit:
         return whitening_from_hessian(lambda x: self.target.evaluate(x, Z).gradient, optimum.x)
 
     def rounds(self, path: list[np.ndarray]) -> tuple[Whitening, bool]:
-        """Lines 11-24: until moving Z gains nothing that its Monte Carlo noise does not hide."""
+        """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""
         saved = self.saved.rounds()
         path += [r.Z for r, _ in saved]
+        for k, (r, _) in enumerate(saved):
+            self._note_bound("round", k + 1, r.bound, r.bound_error)
         whitening = saved[-1][1] if saved else self.metric(self.optimum, path[-1])
         done = [r for r, _ in saved]
         self._enter("rounds")
@@ -113,12 +116,12 @@ class _Fit:
         return whitening, False
 
     def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
-        """Lines 17-20: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
-        tune = FIRST_TUNE if k == 0 else NEXT_TUNE
-        total = tune + ROUND_DRAWS
+        """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
+        tune, draws = self.settings.tune if k == 0 else self._short_tune(), self.settings.round_draws
+        total = tune + draws
         self.problem.progress.phase(f"round {k + 1}: draw θ")
         starts = self._dispersed(whitening, Z, [1, k])
-        result = self._sample(Z, whitening, tune, ROUND_DRAWS, [2, k], starts, self._tell(total))
+        result = self._sample(Z, whitening, tune, draws, [2, k], starts, self._tell(total))
         divergences = int(result.chains.diverging.sum())
         if divergences > 0.01 * result.chains.diverging.size and self.target_accept < 0.9:
             self.target_accept = 0.9
@@ -126,7 +129,7 @@ class _Fit:
         return result
 
     def move_inducing(self, Z: np.ndarray, chains: Chains) -> Round:
-        """Lines 13 and 21: climb 1/J Σ_j L(θ_j, Z) over Z, and judge the gain on draws that did not take part."""
+        """Lines 11 and 18: climb 1/J Σ_j L(θ_j, Z) over Z, and judge the gain on draws that did not take part."""
         phis = chains.x.reshape(-1, chains.x.shape[2])
         picked = phis[np.linspace(0, len(phis) - 1, min(2 * MOVING_DRAWS, len(phis))).astype(int)]
         moving, judging = picked[::2], picked[1::2]
@@ -146,7 +149,7 @@ class _Fit:
         return Round(Z_new, gain, error, float(after.mean()), float(after.std(ddof=1) / np.sqrt(len(after))))
 
     def final_draws(self, Z: np.ndarray, whitening: Whitening, interrupted: bool) -> tuple[Chains | None, str]:
-        """Line 26: chains that go on until every hyperparameter has converged or the budget is used up."""
+        """Return: chains that go on until every hyperparameter has converged or the budget is used up."""
         self._enter("final")
         chains: Chains | None = self.saved.draws()
         block = self.saved.n_blocks
@@ -154,11 +157,11 @@ class _Fit:
             return chains, "interrupted"
         self.problem.progress.phase("final draws")
         if chains is None or chains.n_draws < 2:
-            starts, tune = self._dispersed(whitening, Z, [3]), FINAL_TUNE
+            starts, tune = self._dispersed(whitening, Z, [3]), self.settings.tune
         else:
             flat = chains.x.reshape(-1, chains.x.shape[2])
             whitening = whitening_from_draws(flat, whitening)
-            starts, tune = chains.x[:, -1], NEXT_TUNE
+            starts, tune = chains.x[:, -1], self._short_tune()
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
         watch = _FinalWatch(self, chains, block, tune)
         if watch.reached_already() or left <= 0:
@@ -230,6 +233,9 @@ class _Fit:
             while not np.isfinite(self.target.evaluate(whitening.to_x(start), Z).log_density) and np.any(start != 0.0):
                 start *= 0.5 if np.abs(start).max() > 1e-3 else 0.0
         return whitening.to_x(starts)
+
+    def _short_tune(self) -> int:
+        return max(1, self.settings.tune // 2)
 
     def _tell(self, total: int) -> Watcher:
         def watch(w: Watch) -> None:
