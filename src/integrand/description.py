@@ -36,7 +36,9 @@ def model_from(description: Mapping[str, Any]) -> Model:
             _value_from(description["mean"]),
             description["priors"],
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"this is not the description of a model: {error!r}") from error
 
 

@@ -42,12 +42,12 @@ class Bars:
         from rich.progress import Progress as RichProgress
 
         self._bars = RichProgress(
-            TextColumn("{task.description:<22}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=10),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[text]}"),
             console=Console(stderr=True),
         )
         self._bars.start()

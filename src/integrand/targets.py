@@ -113,7 +113,7 @@ class CollapsedTarget:
             return _evaluation(out, self.counter)
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
-        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (13)); draws side by side."""
+        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
         with ThreadPoolExecutor(2 if self.threads(len(Z)) == 1 else 1) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
@@ -152,5 +152,5 @@ def _timed(program, *args, **static):
 def _evaluation(out, counter: Counter) -> Evaluation:
     value, prior, d_prior, d_phi, dZ = out
     value, prior = float(value), float(prior)
-    counter.add(np.isfinite(value))
+    counter.add(bool(np.isfinite(value)))
     return Evaluation(value, prior, np.asarray(d_phi), np.asarray(d_prior), np.asarray(dZ))

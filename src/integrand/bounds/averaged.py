@@ -21,7 +21,7 @@ def averaged_bound(
     data: Dataset,
     jitter: Jitter = Jitter(),
 ) -> tuple[Float[Array, ""], Float[Array, "M D"]]:
-    """Value and Z-gradient of 1/J Σ_j L(θ_j, Z): the right-hand side of the paper's gradient identity, equation (13).
+    """Value and Z-gradient of 1/J Σ_j L(θ_j, Z): the right-hand side of the paper's gradient identity, equation (15).
 
     `gp_of` makes the GP from a row of `phis`. One draw at a time, so memory does not grow with J. A draw whose
     factorisation fails makes the value -inf.

@@ -1,4 +1,4 @@
-"""The collapsed variational bound of sparse GP regression, factored once (Titsias 2009; the paper's equation (6)).
+"""The collapsed variational bound of sparse GP regression, factored once (Titsias 2009; the paper's equation (7)).
 
 With K = k(Z, X), Kmm = k(Z, Z) + jitter = L Lᵀ, Li = L⁻¹, s = σ² and residuals r = y - mean:
 
@@ -118,7 +118,7 @@ def inducing_posterior(factors: Factors) -> InducingPosterior:
 
 @in_float64
 def collapsed_bound(gp: GP, Z: Float[AnyArray, "M D"], data: Dataset, jitter: Jitter = Jitter()) -> Float[Array, ""]:
-    """L(θ, Z) ≤ log p(y | θ), the paper's equation (6), with a closed-form gradient in θ and Z.
+    """L(θ, Z) ≤ log p(y | θ), the paper's equation (7), with a closed-form gradient in θ and Z.
 
     Time N M², memory M² and one block of rows. -inf where a factorisation fails, never NaN.
     """

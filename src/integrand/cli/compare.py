@@ -34,16 +34,14 @@ def compare_table(
             scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
             seconds[m] += sum(posterior.seconds.values())
             verdicts[m] += posterior.verdict is not None and not posterior.verdict.ok
-    rows = {
-        m: _summary(scores[m], scores[names[0]]) | {"seconds": seconds[m], "not_converged": int(verdicts[m])}
-        for m in names
-    }
-    answer = _answer(names, rows)
-    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer}
-    return facts, _text(names, rows, answer)
+    rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
+    for m in names:
+        rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
+    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": _answer(names, rows)}
+    return facts, _text(names, rows, facts["answer"])
 
 
-def _summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:
+def paired_summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:
     """Means, and the paired difference to the reference with its standard error over rows."""
     difference = score["nlpd"] - reference["nlpd"]
     error = float(difference.std(ddof=1) / np.sqrt(len(difference))) if len(difference) > 1 else 0.0
@@ -56,20 +54,23 @@ def _summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> 
 
 
 def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
-    """One sentence; a difference counts when it is larger than two standard errors."""
-    reference = names[0]
+    """The answer for the best of the methods that integrate (of all others, if none does)."""
     tried = [m for m in names[1:] if m in INTEGRATING] or names[1:]
     best = min(tried, key=lambda m: rows[m]["difference"])
-    gain, error = -rows[best]["difference"], rows[best]["difference_se"]
-    amount = f"{abs(gain):.3f} ± {error:.3f} nats a row (out of sample)"
-    if gain > 2.0 * error:
-        return f"Integrate: {best} predicts better than {reference} by {amount}."
-    if gain < -2.0 * error:
-        return f"Optimise: {best} predicts worse than {reference} by {amount}."
-    return f"No clear difference: {best} and {reference} differ by {amount}, within two standard errors."
+    return answer(names[0], best, rows[best]["difference"], rows[best]["difference_se"])
 
 
-def _text(names: list[str], rows: dict[str, dict[str, Any]], answer: str) -> str:
+def answer(reference: str, method: str, difference: float, error: float) -> str:
+    """One sentence; a difference of mean -log density counts when it is larger than two standard errors."""
+    amount = f"{abs(difference):.3f} ± {error:.3f} nats a row, out of sample"
+    if difference < -2.0 * error:
+        return f"Integrate: {method} predicts better than {reference} by {amount}."
+    if difference > 2.0 * error:
+        return f"Optimise: {method} predicts worse than {reference} by {amount}."
+    return f"No clear difference: {method} and {reference} differ by {amount}, within two standard errors."
+
+
+def _text(names: list[str], rows: dict[str, dict[str, Any]], sentence: str) -> str:
     head = f"{'method':<18} {'rmse':>10} {'nlpd':>9} {'difference':>19} {'seconds':>9}"
     lines = [
         f"{m:<18} {rows[m]['rmse']:10.4g} {rows[m]['nlpd']:9.4f} "
@@ -77,4 +78,4 @@ def _text(names: list[str], rows: dict[str, dict[str, Any]], answer: str) -> str
         + f" {rows[m]['seconds']:9.1f}"
         for m in names
     ]
-    return "\n".join([head, *lines, "", answer])
+    return "\n".join([head, *lines, "", sentence])

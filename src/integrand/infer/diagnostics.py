@@ -121,7 +121,8 @@ def verdict(
         empty = np.full(len(names), np.nan)
         none = Convergence(empty + np.inf, empty * 0.0, empty * 0.0)
         few = Finding("no-draws", True, f"Only {chains.n_draws} draws a chain were made.", "Allow more time or draws.")
-        return Verdict((few,), none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
+        findings = (few, *_endings(ended))
+        return Verdict(findings, none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
     numbers = convergence(chains.x)
     found += _disagreements(chains, numbers, names)
     found += _convergence_findings(numbers, names, target_ess)
@@ -160,20 +161,19 @@ def verdict(
                 "Use fewer inducing points, a larger jitter, or a prior that keeps the noise away from zero.",
             )
         )
-    if ended == "interrupted":
-        found.append(
-            Finding("interrupted", True, "Sampling was interrupted; these are the draws made so far.", "Resume it.")
-        )
-    elif ended == "budget":
-        found.append(
-            Finding(
-                "budget",
-                False,
-                "Sampling ended because its budget of draws or minutes was used up, not because it had converged.",
-                "Allow more minutes or draws, or resume the run.",
-            )
-        )
+    found += _endings(ended)
     return Verdict(tuple(found), numbers, tuple(names), divergences, energies, rejections, evaluations)
+
+
+def _endings(ended: str) -> list[Finding]:
+    """What to say of a run that ended before it had converged."""
+    if ended == "interrupted":
+        sentence = "Sampling was interrupted; these are the draws made so far."
+        return [Finding("interrupted", True, sentence, "Resume the run, or fit again.")]
+    if ended == "budget":
+        sentence = "Sampling ended because its budget of draws or minutes was used up, not because it had converged."
+        return [Finding("budget", False, sentence, "Allow more minutes or draws, or resume the run.")]
+    return []
 
 
 def _convergence_findings(numbers: Convergence, names: Sequence[str], target_ess: float) -> list[Finding]:

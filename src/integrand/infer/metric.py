@@ -27,7 +27,7 @@ class Whitening(NamedTuple):
 
     def to_eta(self, x: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "... P"]:
         """Whitened coordinates of x."""
-        return np.linalg.solve(self.factor, (x - self.centre).T).T
+        return np.linalg.solve(self.factor, (x - self.centre)[..., None])[..., 0]
 
 
 def whitening_from_hessian(

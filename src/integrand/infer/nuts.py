@@ -119,7 +119,10 @@ def sample_nuts(
             if keep is not None or done >= tune + draws:
                 break
             time.sleep(_POLL_SECONDS)
-            batches = [s.inspect().get_arrow_trace() for s in samplers]
+            before, batches = batches, [s.inspect().get_arrow_trace() for s in samplers]
+            for sampler, old, new in zip(samplers, before, batches, strict=True):
+                if old[0][0].num_rows == new[0][0].num_rows < tune + draws:
+                    _check_alive(sampler)
     except KeyboardInterrupt:
         interrupted = True
         batches = [s.inspect().get_arrow_trace() for s in samplers]
@@ -148,7 +151,7 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
         except Exception as error:  # an error here must end the run in the caller's thread, not panic in Rust
             errors.append(error)
             raise _Rejected from error
-        if not np.isfinite(value):
+        if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             raise _Rejected
         return value, gradient @ factor
 
@@ -161,10 +164,14 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
         ["eta"],
         make_initial_point_fn=lambda seed: first,
     )
-    if not np.isfinite(log_density(start)[0]):
+    value, gradient = log_density(start)
+    if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
         raise NumericalError(
-            "the log density is not finite where a chain should start: try other priors or fewer inducing points"
+            "the log density is not finite where a chain should start (without priors that keep it off, the noise of "
+            "a constant y runs to zero): try other priors or fewer inducing points"
         )
+    if np.any(gradient @ factor == 0.0):  # nutpie starts its metric from the gradient and refuses a zero in it
+        first = first + 1e-3 * np.random.default_rng(seed).standard_normal(n)
     number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
     return nutpie.sample(
         model,
@@ -207,6 +214,17 @@ def _column(batch, name: str) -> np.ndarray:
 
     column = pyarrow.array(batch.column(name))
     return (column.flatten() if hasattr(column, "flatten") else column).to_numpy(zero_copy_only=False)
+
+
+def _check_alive(sampler) -> None:
+    """Raise if nutpie gave a chain up: it would never reach its draws."""
+    try:
+        sampler.is_finished  # noqa: B018  (raises what ended the chain, or TimeoutError while it runs)
+    except TimeoutError:
+        pass
+    except RuntimeError as error:
+        reason = str(error).partition("Stack backtrace")[0]
+        raise NumericalError(f"a chain could not go on ({' '.join(reason.split())}): try other priors") from error
 
 
 def _abort(sampler) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,7 +76,7 @@ class Problem:
         """A generator for one purpose, so that what one phase draws does not depend on another."""
         return np.random.default_rng([self.settings.seed, purpose])
 
-    @property
+    @cached_property
     def n_inducing(self) -> int:
         """M: what was asked for, but no more than there are distinct rows."""
         if self.Z is not None:

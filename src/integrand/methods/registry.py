@@ -83,9 +83,20 @@ def fit(
         raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
     chosen = _settings(settings)
     scaler = Standardiser.fit(X, y) if scaler is None else scaler
+    if not 1e-100 < scaler.y_sd < 1e100:  # its square is a variance
+        raise InputError(f"the standard deviation of y is {scaler.y_sd:.1e}: give y in other units")
     model = Model(RBF() if kernel is None else kernel, columns or X.shape[1], noise, mean, priors)
     if model.n_columns != X.shape[1]:
         raise InputError(f"{model.n_columns} column names were given for {X.shape[1]} columns")
+    if method.startswith("sgpr-hmc"):
+        if model.n_theta == 0:
+            raise InputError(
+                "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
+            )
+        if np.ptp(y) == 0.0:
+            raise InputError(
+                f"y is {y[0]:g} in all {len(y)} rows: there is no noise or signal to learn from a constant"
+            )
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
     if run_dir is None:
@@ -144,9 +155,7 @@ class _Recipe:
             header = run.header
             X, y, Z = arrays.pop("X"), arrays.pop("y"), arrays.pop("Z", None)
             model, settings = model_from(header["model"]), _settings(header["settings"])
-            scaler = Standardiser(
-                arrays["x_mean"], arrays["x_sd"], float(arrays["y_mean"]), float(arrays["y_sd"])
-            )
+            scaler = Standardiser(arrays["x_mean"], arrays["x_sd"], float(arrays["y_mean"]), float(arrays["y_sd"]))
             return cls(header["method"], model, scaler, settings, Jitter(**header["jitter"]), X, y, Z)
         except (KeyError, TypeError) as error:
             raise RunDirectoryError(f"{run.path} does not describe a fit that this version knows: {error}") from error

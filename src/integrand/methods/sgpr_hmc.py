@@ -87,7 +87,10 @@ class _Fit:
     def metric(self, phi: np.ndarray, Z: np.ndarray) -> Whitening:
         """The Hessian of bound + prior + Jacobian at its own optimum, with Z fixed."""
         self._enter("metric")
-        optimum = maximise_lbfgs(lambda x: _density(self.target, x, Z), phi, max_steps=100)
+        # Where ML-II ran away (a constant y), the prior's medians are the better start.
+        starts = (phi, self.problem.model.start())
+        start = max(starts, key=lambda x: self.target.evaluate(x, Z).log_density)
+        optimum = maximise_lbfgs(lambda x: _density(self.target, x, Z), start, max_steps=100)
         return whitening_from_hessian(lambda x: self.target.evaluate(x, Z).gradient, optimum.x)
 
     def rounds(self, path: list[np.ndarray]) -> tuple[Whitening, bool]:
@@ -105,7 +108,10 @@ class _Fit:
                 return whitening, True
             chains = result.chains
             whitening = whitening_from_draws(chains.x.reshape(-1, chains.x.shape[2]), whitening)
-            done.append(self.move_inducing(path[-1], chains))
+            try:
+                done.append(self.move_inducing(path[-1], chains))
+            except KeyboardInterrupt:
+                return whitening, True
             path.append(done[-1].Z)
             self._note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
             self.saved.save_round(len(done), done[-1], whitening)
@@ -187,8 +193,9 @@ class _Fit:
             evaluations=self.target.counter.gradients,
             ended=ended,
         )
-        flat = chains.x.transpose(1, 0, 2).reshape(-1, chains.x.shape[2])
-        thinned = flat[np.linspace(0, len(flat) - 1, min(settings.predictive_draws, len(flat))).astype(int)]
+        each = min(max(settings.predictive_draws // len(chains.x), 1), chains.n_draws)  # evenly from every chain
+        evenly = np.linspace(0, chains.n_draws - 1, each).astype(int)
+        thinned = chains.x[:, evenly].reshape(-1, chains.x.shape[2])
         conditional = sparse_conditional(problem.model, thinned, path[-1], problem.data, problem.jitter)
         self.clock.enter("")
         return Posterior(
