@@ -1,0 +1,171 @@
+"""The commands as a user types them: outputs, files, exit codes, and one line for each mistake."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from integrand.cli.app import app
+
+FAST = ["--method", "ml2", "--inducing", "8", "--quiet"]
+SAMPLE = ["--inducing", "8", "--target-ess", "20", "--max-draws", "100", "--quiet"]
+
+
+def table(n: int = 40, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=n), rng.normal(size=n)
+    return pd.DataFrame({"a": a, "b b": b, "y": np.sin(2 * a) + 0.1 * rng.normal(size=n)})
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("train.csv", index=False)
+    table(25, seed=1).to_csv("test.csv", index=False)
+    return tmp_path
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def ok(*arguments: str):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output + str(result.exception)
+    return result
+
+
+def test_from_table_to_report(files):
+    facts = json.loads(ok("fit", "train.csv", "--target", "y", "--out", "m.integrand", "--json", *SAMPLE).stdout)
+    assert facts["model"] == "m.integrand"
+    assert set(facts["hyperparameters"]) == {"lengthscale[a]", "lengthscale[b b]", "scale", "noise"}
+    ok("predict", "m.integrand", "test.csv", "--out", "p.csv", "--quantiles", "0.1,0.9", "--samples", "2")
+    predictions = pd.read_csv("p.csv")
+    assert list(predictions) == ["mean", "sd_f", "sd_y", "q0.1", "q0.9", "s0", "s1"]
+    assert len(predictions) == 25
+    assert (predictions.sd_y > predictions.sd_f).all()
+    assert ((predictions["q0.1"] < predictions["mean"]) & (predictions["mean"] < predictions["q0.9"])).all()
+    metrics = json.loads(ok("evaluate", "m.integrand", "test.csv", "--json").stdout)
+    assert metrics["rmse"] < 0.5
+    assert {"nlpd", "expected_nlpd", "joint_nlpd", "crps", "coverage_50", "coverage_80", "coverage_95"} <= set(metrics)
+    ok("report", "m.integrand", "--data", "test.csv", "--out", "r.html")
+    assert "<html" in (files / "r.html").read_text()
+
+
+def test_every_format_gives_the_same_predictions(files):
+    ok("fit", "train.csv", "--target", "y", "--out", "m", *FAST)
+    frame = pd.read_csv("test.csv")
+    frame.to_parquet("test.parquet")
+    with gzip.open("test.csv.gz", "wt") as stream:
+        frame.to_csv(stream, index=False)
+    tables = []
+    for name, out in (("test.csv", "a.csv"), ("test.csv.gz", "b.csv.gz"), ("test.parquet", "c.parquet")):
+        ok("predict", "m", name, "--out", out)
+        tables.append(pd.read_parquet(out) if out.endswith("parquet") else pd.read_csv(out))
+    for other in tables[1:]:
+        np.testing.assert_allclose(other.to_numpy(), tables[0].to_numpy(), rtol=1e-12)
+    printed = ok("predict", "m", "test.csv").stdout
+    assert printed.splitlines()[0] == "mean,sd_f,sd_y,q0.05,q0.5,q0.95"
+
+
+def test_compare_answers_in_a_sentence(files):
+    arguments = ("compare", "train.csv", "--target", "y", "--methods", "ml2,map", "--folds", "2", "--inducing", "8")
+    facts = json.loads(ok(*arguments, "--json").stdout)
+    assert facts["reference"] == "ml2"
+    assert facts["methods"]["ml2"]["difference"] == 0.0
+    assert facts["answer"].split()[0] in ("Integrate:", "Optimise:", "No")
+    assert facts["answer"] in ok(*arguments).stdout
+
+
+def test_strict_exits_3_and_still_writes_the_model(files):
+    few = ["--inducing", "8", "--max-draws", "10", "--quiet"]
+    result = run("fit", "train.csv", "--target", "y", "--out", "m", "--strict", *few)
+    assert result.exit_code == 3
+    assert (files / "m").exists()
+    ok("evaluate", "m", "test.csv")
+
+
+def test_killed_and_resumed(files):
+    command = "-m integrand.cli fit train.csv --target y --out m --run-dir run --inducing 8 --target-ess 1e9 --quiet"
+    process = subprocess.Popen([sys.executable, *command.split()])
+    deadline = time.monotonic() + 120
+    while not (files / "run" / "draws_000.npz").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert (files / "run" / "draws_000.npz").exists()
+    ok("resume", "run", "--max-minutes", "0.02", "--quiet")
+    ok("evaluate", "m", "test.csv")
+
+
+def wrong(name: str, frame: pd.DataFrame) -> str:
+    frame.to_csv(name, index=False)
+    return name
+
+
+FIT = ["fit", "train.csv", "--target", "y", "--out", "m"]
+MISTAKES = {
+    "no such file": (lambda: ["fit", "none.csv", "--target", "y", "--out", "m"], "no file"),
+    "a directory": (lambda: ["fit", ".", "--target", "y", "--out", "m"], "directory"),
+    "no such target": (lambda: ["fit", "train.csv", "--target", "z", "--out", "m"], "'z'"),
+    "empty file": (lambda: ["fit", wrong("e.csv", pd.DataFrame()), "--target", "y", "--out", "m"], "e.csv"),
+    "no rows": (lambda: ["fit", wrong("n.csv", table()[:0]), "--target", "y", "--out", "m"], "no rows"),
+    "text column": (lambda: ["fit", wrong("t.csv", table().assign(c="x")), "--target", "y", "--out", "m"], "'c'"),
+    "missing values": (
+        lambda: ["fit", wrong("v.csv", table().where(table() < 1.0)), "--target", "y", "--out", "m"],
+        "missing",
+    ),
+    "only the target": (lambda: ["fit", wrong("o.csv", table()[["y"]]), "--target", "y", "--out", "m"], "besides"),
+    "constant target": (
+        lambda: ["fit", wrong("k.csv", table().assign(y=1.0)), "--target", "y", "--out", "m"],
+        "constant",
+    ),
+    "unknown method": (lambda: [*FIT, "--method", "magic"], "magic"),
+    "unknown kernel": (lambda: [*FIT, "--kernel", "magic"], "magic"),
+    "unknown sampler": (lambda: [*FIT, "--sampler", "magic"], "magic"),
+    "unknown preset": (lambda: [*FIT, "--priors", "magic"], "magic"),
+    "no inducing points": (
+        lambda: [*FIT, "--inducing", "0"],
+        "n_inducing",
+    ),
+    "negative minutes": (
+        lambda: [*FIT, "--max-minutes", "-1"],
+        "max_minutes",
+    ),
+    "output directory missing": (lambda: ["fit", "train.csv", "--target", "y", "--out", "no/m"], "no directory"),
+    "output is a directory": (lambda: ["fit", "train.csv", "--target", "y", "--out", "."], "directory"),
+    "not a run": (lambda: ["resume", "."], "."),
+    "not a model": (lambda: ["predict", "train.csv", "test.csv"], "train.csv"),
+    "no model": (lambda: ["predict", "none", "test.csv"], "none"),
+    "one method": (lambda: ["compare", "train.csv", "--target", "y", "--methods", "ml2"], "two"),
+    "unknown method in compare": (lambda: ["compare", "train.csv", "--target", "y", "--methods", "ml2,magic"], "magic"),
+    "one fold": (lambda: ["compare", "train.csv", "--target", "y", "--folds", "1"], "fold"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(files, name):
+    make, expected = MISTAKES[name]
+    result = run(*make())
+    assert result.exit_code == 2, result.output + repr(result.exception)
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("integrand: ")
+    assert expected in lines[0]
+
+
+def test_a_column_the_model_needs_is_named(files):
+    ok("fit", "train.csv", "--target", "y", "--out", "m", *FAST)
+    result = run("predict", "m", wrong("less.csv", table()[["a"]]))
+    assert result.exit_code == 2
+    assert "'b b'" in result.stderr
+    for levels in ("0.5,x", "0,1"):
+        assert run("predict", "m", "test.csv", "--quantiles", levels).exit_code == 2
