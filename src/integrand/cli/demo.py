@@ -48,5 +48,13 @@ def run_demo(out: Path, quick: bool) -> None:
         feature_ranges=np.stack([train[0].min(axis=0), train[0].max(axis=0)], axis=1),
         target_name="progression",
     )
-    write_report(out / "report.html", posteriors["sgpr-hmc"], data=test, title="Diabetes progression")
+    write_report(
+        out / "report.html",
+        posteriors["sgpr-hmc"],
+        data=test,
+        held_out=True,
+        title="Diabetes progression",
+        target="progression",
+        n_rows=len(train[1]),
+    )
     print(f"Model:  {out / 'diabetes.integrand'}\nReport: {out / 'report.html'}")

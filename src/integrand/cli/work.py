@@ -171,4 +171,5 @@ def write_model_report(model: Path, data: Path | None, target: str | None, out: 
     check_output(out)
     saved = load_model(model)
     rows = None if data is None else _with_target(saved, data, target)
-    write_report(out, saved.posterior, data=rows)
+    n_rows = (saved.extra or {}).get("n_rows")
+    write_report(out, saved.posterior, data=rows, target=target or saved.target_name or "y", n_rows=n_rows)

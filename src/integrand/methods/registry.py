@@ -94,8 +94,9 @@ def fit(
                 "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
             )
         if np.ptp(y) == 0.0:
+            where = "the one sample there is" if len(y) == 1 else f"all {len(y)} rows"
             raise InputError(
-                f"y is {y[0]:g} in all {len(y)} rows: there is no noise or signal to learn from a constant"
+                f"y is {y[0]:g} in {where}: there is no noise or signal to learn from a constant (`map` predicts it)"
             )
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)

@@ -106,6 +106,9 @@ class _Fit:
             result = self.draw_round(path[-1], whitening, len(done))
             if result.interrupted:
                 return whitening, True
+            if self._over_time():
+                self.notes.append("The minutes were used up before Z had settled.")
+                return whitening, False
             chains = result.chains
             whitening = whitening_from_draws(chains.x.reshape(-1, chains.x.shape[2]), whitening)
             try:
@@ -115,8 +118,6 @@ class _Fit:
             path.append(done[-1].Z)
             self._note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
             self.saved.save_round(len(done), done[-1], whitening)
-            if self._over_time():
-                break
         if not done[-1].converged:
             self.notes.append(f"Z was still gaining {done[-1].gain:.2f} nats after {len(done)} rounds.")
         return whitening, False
@@ -245,8 +246,9 @@ class _Fit:
         return max(1, self.settings.tune // 2)
 
     def _tell(self, total: int) -> Watcher:
-        def watch(w: Watch) -> None:
+        def watch(w: Watch) -> int | None:
             self.problem.progress.update(w.done, total, f"{w.done} of {total} draws")
+            return w.chains.n_draws if self._over_time() and w.chains.n_draws else None
 
         return watch
 

@@ -61,7 +61,11 @@ class Posterior:
     @cached_property
     def theta_original(self) -> dict[str, Float[np.ndarray, "..."]]:
         """Draws by name in the units of the data; a number that has no unit of its own stays as it is."""
-        return {p.name: self.theta[p.name] * self._unit(p) + self._offset(p) for p in self.model.parameters}
+        return self.in_original_units(self.theta)
+
+    def in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
+        """Hyperparameters of standardised data in the units of the data."""
+        return {p.name: theta[p.name] * self._unit(p) + self._offset(p) for p in self.model.parameters}
 
     @cached_property
     def theta_optimum(self) -> dict[str, Float[np.ndarray, "..."]]:
@@ -110,7 +114,7 @@ class Posterior:
     @in_float64
     def _theta_of(self, phi: np.ndarray) -> dict[str, np.ndarray]:
         flat = jax.vmap(self.model.theta)(jnp.asarray(phi.reshape(-1, self.model.n_theta)))
-        return {name: np.asarray(value).reshape(*phi.shape[:-1], *value.shape[1:]) for name, value in flat.items()}
+        return {name: np.asarray(value).reshape((*phi.shape[:-1], *value.shape[1:])) for name, value in flat.items()}
 
     def _unit(self, p: Parameter) -> Any:
         """The factor from standardised to original units; 1 where a number covers columns of different scales."""

@@ -1,0 +1,269 @@
+"""Figures about a posterior, each usable on its own: they take a `Posterior`, and return matplotlib axes.
+
+Without `ax` a new figure is made (never one of pyplot's; save it by ``axes.figure.savefig(path)``). Figures of several
+panels return an array of axes; given `ax`, they divide its place among the panels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.ticker import MaxNLocator
+
+from integrand.errors import InputError
+from integrand.posterior.posterior import Posterior
+from integrand.report.chains import ranks, traces
+from integrand.report.checks import calibration, coverage, pit, predicted_against_observed
+from integrand.report.style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    RASTER_POINTS,
+    SKY,
+    VERMILION,
+    number,
+    one_panel,
+    panels,
+    share_heights,
+    shortened,
+    styled,
+)
+from integrand.report.tables import Entry, entries, is_sampled, optimum_label, relevances, relevant_columns
+
+__all__ = [
+    "bound_history",
+    "calibration",
+    "coverage",
+    "hyperposterior",
+    "inducing_path",
+    "pit",
+    "predicted_against_observed",
+    "ranks",
+    "relevance",
+    "slices",
+    "traces",
+]
+
+
+@styled
+def hyperposterior(
+    posterior: Posterior, names: Sequence[str] | None = None, *, ax: Axes | None = None, legend: bool = True
+) -> np.ndarray:
+    """Marginal posterior of each hyperparameter in the units of the data, its prior, and the optimised point.
+
+    Parameters
+    ----------
+    names
+        Entries of `posterior.model.names`; all by default.
+    legend
+        Whether to say what is what above the panels.
+    """
+    found = {e.name: e for e in entries(posterior)}
+    unknown = [name for name in names or () if name not in found]
+    if unknown or not found:
+        raise InputError(f"there is no hyperparameter {unknown[0]!r}" if unknown else "nothing was inferred")
+    chosen = list(found.values()) if names is None else [found[name] for name in names]
+    made = panels(len(chosen), ax, (2.25, 1.8))
+    label = optimum_label(posterior)
+    for panel, e in zip(made, chosen, strict=True):
+        _marginal(panel, e, label, is_sampled(posterior))
+    if legend:
+        handles, labels = made[0].get_legend_handles_labels()
+        if ax is None:
+            made[0].figure.legend(handles, labels, loc="outside upper center", ncols=4)
+        else:
+            made[0].legend(handles, labels)
+    return made
+
+
+def _marginal(ax: Axes, e: Entry, label: str, sampled: bool) -> None:
+    low, high = _range(e, sampled)
+    if sampled:
+        heights, _, _ = ax.hist(
+            e.draws.ravel(), 36, range=(low, high), density=True, color=SKY, alpha=0.55, lw=0, label="posterior"
+        )
+        q5, q50, q95 = e.quantile([0.05, 0.5, 0.95])
+        base = ax.get_xaxis_transform()
+        ax.plot([q5, q95], [0.025, 0.025], color=BLUE, lw=3, transform=base, label="90 % interval, median")
+        ax.plot(q50, 0.025, "o", ms=5.5, mfc="white", mec=BLUE, mew=1.5, transform=base, zorder=5)
+    grid = np.linspace(low, high, 300)
+    density = e.prior_density(grid)
+    ax.plot(grid, density, color=GREY, lw=1.1, ls=(0, (4, 2)), label="prior")
+    # A prior that is high where the posterior is not must not flatten the posterior.
+    top = np.max(heights) if sampled else np.max(density)
+    ax.set_ylim(0.0, 1.12 * top if top > 0 else 1.0)
+    if low <= e.optimum <= high:
+        ax.axvline(e.optimum, color=VERMILION, lw=1.8, label=label)
+    else:
+        right = e.optimum > high
+        ax.plot([], [], color=VERMILION, lw=1.8, label=label)
+        ax.annotate(
+            f"{label} {number(e.optimum)}",
+            (1.0 if right else 0.0, 0.8),
+            (0.8 if right else 0.2, 0.8),
+            xycoords="axes fraction",
+            color=VERMILION,
+            ha="right" if right else "left",
+            va="center",
+            fontsize=8,
+            arrowprops={"arrowstyle": "-|>", "color": VERMILION, "lw": 1.8, "shrinkA": 2, "shrinkB": 0},
+        )
+    ax.set(xlim=(low, high), yticks=[])
+    ax.spines["left"].set_visible(False)
+    ax.locator_params(axis="x", nbins=4)
+    ax.set_title(shortened(e.name, 32), parse_math=False)
+    ax.set_xlabel(shortened(e.unit, 32), parse_math=False)
+
+
+def _range(e: Entry, sampled: bool) -> tuple[float, float]:
+    """What a marginal shows: nearly all draws, and the optimised point if it is not far away."""
+    if sampled:
+        low, high = e.quantile([0.002, 0.998])
+        pad = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+        low, high = low - pad, high + pad
+        if low - 0.6 * (high - low) < e.optimum < high + 0.6 * (high - low):
+            low, high = min(low, e.optimum - pad), max(high, e.optimum + pad)
+    else:
+        median, optimum = abs(e.prior_median - e.offset) or e.factor, abs(e.optimum - e.offset)
+        reach = max(3.5 * median, 1.2 * optimum if optimum < 8.0 * median else 0.0)
+        low, high = e.offset - reach, e.offset + reach
+    floor = e.offset if e.prior.positive else -np.inf
+    return max(low, floor), high
+
+
+@styled
+def relevance(posterior: Posterior, *, most: int = 30, ax: Axes | None = None) -> Axes:
+    """Relevance of the columns: 1 / lengthscale in standardised units with 50 and 90 % intervals, sorted."""
+    rows = relevances(posterior)[:most]
+    if not rows:
+        raise InputError("this kernel has no lengthscale of its own for each column (ard=True), so none stands out")
+    ax = one_panel(ax, (4.6, 0.9 + 0.25 * len(rows)))
+    label = optimum_label(posterior)
+    for i, row in enumerate(rows):
+        q5, q25, q50, q75, q95 = np.quantile(row["draws"], [0.05, 0.25, 0.5, 0.75, 0.95])
+        if is_sampled(posterior):
+            ax.plot([q5, q95], [i, i], color=BLUE, lw=1.3, label="" if i else "90 % interval")
+            ax.plot([q25, q75], [i, i], color=BLUE, lw=4, label="" if i else "50 % interval")
+            ax.plot(q50, i, "o", ms=5, mfc="white", mec=BLUE, mew=1.3, zorder=4)
+        ax.plot(row["optimum"], i, "D", ms=5, color=VERMILION, zorder=5, clip_on=False, label="" if i else label)
+    ax.set_yticks(range(len(rows)), [shortened(row["label"], 24) for row in rows], parse_math=False)
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="1 / lengthscale (standardised)")
+    ax.set_xlim(left=0.0)
+    ax.grid(axis="y", color=PALE, lw=0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3, columnspacing=1.4)
+    return ax
+
+
+@styled
+def bound_history(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
+    """The lower bound on the log marginal likelihood over time: at one θ while optimising, then averaged over draws."""
+    if not posterior.history:
+        raise InputError("this posterior has no history of the bound")
+    ax = one_panel(ax, (4.2, 3.2))
+    climbed = [b for b in posterior.history if b.phase != "round"]
+    rounds = [b for b in posterior.history if b.phase == "round"]
+    if climbed:
+        style = "o-" if len(climbed) < 30 else "-"
+        label = f"at the {optimum_label(posterior)} point"
+        ax.plot([b.seconds for b in climbed], [b.bound for b in climbed], style, color=VERMILION, ms=4, label=label)
+    if rounds:
+        seconds, bounds, errors = (np.array([getattr(b, k) for b in rounds]) for k in ("seconds", "bound", "error"))
+        ax.errorbar(
+            seconds, bounds, errors, fmt="s-", color=BLUE, ms=4, capsize=3, label="averaged over draws (± 1 s.e.)"
+        )
+    ax.margins(x=0.1, y=0.15)
+    bounds = np.array([b.bound for b in posterior.history])
+    floor = bounds[-1] - max(20.0, 5.0 * (bounds[-1] - np.median(bounds)))
+    if bounds.min() < floor:  # the first steps are far below all others
+        ax.set_ylim(floor, bounds.max() + 0.06 * (bounds.max() - floor))
+    ax.set(xlabel="seconds since the start", ylabel="bound (nats)")
+    ax.legend(loc="best")
+    return ax
+
+
+@styled
+def inducing_path(
+    posterior: Posterior, X: Any = None, *, columns: tuple[int, int] | None = None, ax: Axes | None = None
+) -> Axes:
+    """Where the inducing inputs moved: from the warm start (hollow) to the end (full), over the data if given.
+
+    Drawn for two columns, by default the most relevant ones; against the round where there is but one column.
+    """
+    if posterior.Z_path is None:
+        raise InputError(f"{posterior.method} has no inducing inputs that could move")
+    path = posterior.scaler.inverse_X(posterior.Z_path)
+    names = posterior.model.columns
+    ax = one_panel(ax, (4.2, 3.4))
+    if path.shape[2] == 1:
+        rounds = np.broadcast_to(np.arange(len(path))[:, None], path.shape[:2])
+        route, labels = np.stack([path[..., 0], rounds], axis=-1), (names[0], "round")
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        a, b = columns or relevant_columns(posterior, 2)
+        route, labels = path[..., [a, b]], (names[a], names[b])
+        if X is not None:
+            X = np.asarray(X, float)
+            ax.plot(X[:, a], X[:, b], ".", ms=3, mew=0, color=GREY, alpha=0.45, rasterized=len(X) > RASTER_POINTS)
+            ax.plot([], [], ".", color=GREY, label="data")
+    if len(route) > 1:
+        ax.add_collection(LineCollection(list(route.transpose(1, 0, 2)), colors=ORANGE, lw=1.1, zorder=3))
+        ax.plot(*route[0].T, "o", ms=4, mfc="none", mec=INK, mew=0.7, label="after the warm start", zorder=3)
+    ax.plot(*route[-1].T, "o", ms=4.5, color=BLUE, mec="white", mew=0.5, label="at the end", zorder=4)
+    ax.set_xlabel(shortened(labels[0], 40), parse_math=False)
+    ax.set_ylabel(shortened(labels[1], 30), parse_math=False)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.2, handletextpad=0.2)
+    return ax
+
+
+@styled
+def slices(
+    posterior: Posterior,
+    X: Any = None,
+    *,
+    columns: Sequence[int] | None = None,
+    ax: Axes | None = None,
+    legend: bool = True,
+) -> np.ndarray:
+    """The function along one column at a time, the others at their medians: median, 50 and 95 % bands.
+
+    Dotted lines hold 95 % of new observations. Medians and ranges are those of X (N, D), else of the inducing inputs.
+    """
+    points = posterior.Z if X is None else np.asarray(X, float)
+    chosen = relevant_columns(posterior, 4) if columns is None else list(columns)
+    made = panels(len(chosen), ax, (2.4, 2.0))
+    for panel, column in zip(made, chosen, strict=True):
+        low, high = np.quantile(points[:, column], [0.01, 0.99])
+        grid = np.linspace(low, high, 80) if high > low else np.linspace(low - 1.0, high + 1.0, 80)
+        at = np.tile(np.median(points, axis=0), (len(grid), 1))
+        at[:, column] = grid
+        f = posterior.predict(at, include_noise=False)
+        q = f.quantile(np.array([0.025, 0.25, 0.5, 0.75, 0.975]))
+        panel.fill_between(grid, q[0], q[4], color=SKY, alpha=0.35, lw=0, label="95 % of f")
+        panel.fill_between(grid, q[1], q[3], color=BLUE, alpha=0.4, lw=0, label="50 % of f")
+        panel.plot(grid, q[2], color=BLUE, lw=1.6, label="median")
+        for bound in posterior.predict(at, include_noise=True).interval(0.95):
+            panel.plot(grid, bound, color=GREY, lw=1, ls=":")
+        panel.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
+        _rug(panel, points[(points[:, column] >= grid[0]) & (points[:, column] <= grid[-1]), column])
+        panel.set_xlim(grid[0], grid[-1])
+        panel.locator_params(axis="x", nbins=5)
+        panel.set_xlabel(shortened(posterior.model.columns[column], 32), parse_math=False)
+    share_heights(made)
+    if legend and ax is None:
+        made[0].figure.legend(*made[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    elif legend:
+        made[0].legend()
+    return made
+
+
+def _rug(ax: Axes, values: np.ndarray, most: int = 250) -> None:
+    """Ticks at some of the values along the foot, as one line with gaps: hundreds of marks would be a large file."""
+    some = np.unique(values)
+    some = some[np.linspace(0, len(some) - 1, min(most, len(some))).astype(int)]
+    x, height = np.repeat(some, 3), np.tile([0.0, 0.04, np.nan], len(some))
+    ax.plot(x, height, color=INK, lw=0.5, alpha=0.5, transform=ax.get_xaxis_transform())

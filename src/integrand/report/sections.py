@@ -1,0 +1,285 @@
+"""The sections of a report, each made from the same subject; None where a posterior has nothing to say."""
+
+from collections.abc import Callable
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from integrand.posterior.posterior import Posterior
+from integrand.report import figures, tables
+from integrand.report.chains import worst_mixed
+from integrand.report.page import bullets, definitions, key, paragraph, picture, table
+from integrand.report.style import BLUE, CHAIN_COLOURS, GREY, SKY, VERMILION, number, share_heights, shortened
+
+# Anchor, heading, content.
+Section = tuple[str, str, str]
+
+# Panels of one kind; further hyperparameters are in the table.
+_MOST_MARGINALS, _MOST_TRACES, _MOST_SLICES = 40, 12, 8
+_MOST_NAMES = 40
+
+_METHODS = {
+    "sgpr-hmc": "hyperparameters sampled with NUTS, inducing inputs moved under the draws (Algorithm 1)",
+    "sgpr-hmc-fixed-z": "hyperparameters sampled with NUTS, inducing inputs fixed",
+    "ml2": "sparse GP, hyperparameters at the maximum of the bound (ML-II)",
+    "map": "sparse GP, hyperparameters at the posterior mode (MAP)",
+    "gpr-ml2": "exact GP, hyperparameters at the maximum of the marginal likelihood (ML-II)",
+    "gpr-map": "exact GP, hyperparameters at the posterior mode (MAP)",
+}
+
+_PAPER = """@inproceedings{lalchand2022sparse,
+  title     = {Sparse Gaussian Process Hyperparameters: Optimize or Integrate?},
+  author    = {Lalchand, Vidhi and Bruinsma, Wessel P. and Burt, David R. and Rasmussen, Carl E.},
+  booktitle = {Advances in Neural Information Processing Systems 35 (NeurIPS 2022)},
+  year      = {2022}
+}"""
+
+
+class Subject(NamedTuple):
+    """What the page is about."""
+
+    posterior: Posterior
+    X: np.ndarray | None  # data to hold predictions against
+    y: np.ndarray | None
+    held_out: bool
+    n_rows: int | None  # that the model was fitted to
+    target: str
+    settings: Any
+    version: str
+
+
+def _verdict(s: Subject) -> Section:
+    judged = s.posterior.verdict
+    if judged is None:
+        word, kind = "• Optimised, not sampled", "plain"
+        lines = [
+            "This method returns one value for each hyperparameter. There are no chains to judge, and the predictive "
+            "intervals leave out the uncertainty about the hyperparameters: they may be too narrow."
+        ]
+        remedies = ["Fit with method sgpr-hmc to integrate over the hyperparameters, and compare."]
+    else:
+        word, kind = ("✓ Converged", "good") if judged.ok else ("✕ Not to be trusted yet", "bad")
+        if judged.ok and judged.findings:
+            word, kind = "! Converged, with remarks", "warn"
+        lines = [str(judged).partition("\n")[0].partition(": ")[2]]
+        remedies = [f"{f.sentence} {f.remedy}".rstrip() for f in judged.findings]
+    box = "".join([f'<p class="word">{word}</p>', *map(paragraph, lines), bullets(remedies) if remedies else ""])
+    notes = "<h3>Notes of the fit</h3>" + bullets(s.posterior.notes) if s.posterior.notes else ""
+    argument = paragraph(_argument(s.posterior)) if tables.is_sampled(s.posterior) else ""
+    return "verdict", "Verdict", f'<div class="verdict {kind}" role="note">{box}</div>{argument}{notes}'
+
+
+def _argument(posterior: Posterior) -> str:
+    """Whether the optimised point stands for the posterior, in a sentence."""
+    label, found = tables.optimum_label(posterior), tables.entries(posterior)
+    outside = [e.name for e in found if not e.quantile(0.05) <= e.optimum <= e.quantile(0.95)]
+    if not outside:
+        return f"The {label} point lies within the central 90 % interval of every hyperparameter."
+    more = f" and {len(outside) - 4} more" if len(outside) > 4 else ""
+    listed = ", ".join(shortened(name, 40) for name in outside[:4])
+    return (
+        f"The {label} point lies outside the central 90 % posterior interval of {len(outside)} of {len(found)} "
+        f"hyperparameters ({listed}{more}): one point does not stand for the posterior there."
+    )
+
+
+def _fitted(s: Subject) -> Section:
+    p, model = s.posterior, s.posterior.model
+    names = ", ".join(model.columns[:_MOST_NAMES]) + (", …" if model.n_columns > _MOST_NAMES else "")
+    pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(_METHODS.get(p.method, ''))}"}
+    pairs["Kernel"] = f"<code>{escape(repr(model.kernel))}</code>"
+    pairs["Noise, mean"] = f"<code>{escape(repr(model.noise))}</code>, <code>{escape(repr(model.mean))}</code>"
+    if s.n_rows is not None:
+        pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f")
+    pairs["Columns"] = f"{model.n_columns}: {escape(names)}"
+    pairs["Target"] = (
+        f"{escape(s.target)} (mean {number(p.scaler.y_mean, 4)}, standard deviation {number(p.scaler.y_sd, 4)})"
+    )
+    if p.Z_path is not None:
+        pairs["Inducing inputs"] = str(len(p.Z))
+    if tables.is_sampled(p):
+        pairs["Draws"] = f"{len(p.chains.x)} chains of {p.chains.n_draws}"
+    pairs["Time"] = f"{number(sum(p.seconds.values()))} s"
+    note = "Priors speak of standardised data (zero mean, unit variance); everything else is in the units of the data."
+    return "fitted", "What was fitted", definitions(pairs) + paragraph(note, "note")
+
+
+def _hyperparameters(s: Subject) -> Section | None:
+    p, label, found = s.posterior, tables.optimum_label(s.posterior), tables.entries(s.posterior)
+    if not found:
+        return None
+    sampled, images = tables.is_sampled(p), []
+    for e in found[:_MOST_MARGINALS]:
+        alt = f"{e.name}: {label} at {number(e.optimum)}"
+        if sampled:
+            q5, q50, q95 = map(number, e.quantile([0.05, 0.5, 0.95]))
+            alt = f"Posterior of {e.name}: median {q50}, 90 % interval {q5} to {q95}; {label} at {number(e.optimum)}"
+        images.append(picture(figures.hyperposterior(p, [e.name], legend=False)[0], alt, e.name))
+    marks = {"posterior": f"background: {SKY}", "90 % interval, median": f"border-bottom: 4px solid {BLUE}"}
+    marks = (marks if sampled else {}) | {"prior": f"border-bottom: 2px dashed {GREY}"}
+    marks[f"{label} point"] = f"border-bottom: 3px solid {VERMILION}"
+    text = (
+        f"Where the {label} point sits in the tail, or beyond it, optimising picked a value that the posterior as a "
+        "whole does not support; a wide posterior is uncertainty that optimising leaves out."
+        if sampled
+        else f"The {label} point and the priors. This method does not say how uncertain the values are."
+    )
+    columns = {"name": "hyperparameter", "unit": "unit", "prior": "prior", "optimum": label}
+    if sampled:
+        columns = {"name": "hyperparameter", "mean": "mean", "sd": "sd", "q5": "5 %", "q50": "50 %", "q95": "95 %"}
+        columns |= {"optimum": label, "r_hat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
+        # The figures name the units; the table has to where a number is not in the units of the data after all.
+        columns |= (
+            {"unit": "unit", "prior": "prior"} if any(e.unit == "standardised" for e in found) else {"prior": "prior"}
+        )
+    rows = [{k: _shown(k, row[k]) for k in columns} for row in tables.hyperparameters(p)]
+    words = ("name", "unit", "prior")
+    listed = table("Hyperparameters in the units of the data; priors for standardised data.", columns, rows, words)
+    return "hyperparameters", "Hyperparameters", paragraph(text) + key(marks) + _grid("small", images) + listed
+
+
+def _relevance(s: Subject) -> Section | None:
+    rows = tables.relevances(s.posterior)
+    if len(rows) < 2:
+        return None
+    listed = ", ".join(f"{row['label']} {number(float(np.median(row['draws'])), 2)}" for row in rows[:10])
+    image = picture(figures.relevance(s.posterior), f"Inverse lengthscales, largest first (medians): {listed}")
+    text = (
+        "The shorter its lengthscale, in standard deviations of the column, the more the function bends along it. A "
+        "column with a nearly linear effect has a long lengthscale and may matter all the same: see the slices."
+    )
+    return "relevance", "Relevance of the columns", paragraph(text) + _grid("large", [image])
+
+
+def _slices(s: Subject) -> Section:
+    p, names = s.posterior, s.posterior.model.columns
+    columns = tables.relevant_columns(p, _MOST_SLICES)
+    made = [figures.slices(p, s.X, columns=[c], legend=False)[0] for c in columns]
+    share_heights(made)
+    images = []
+    for c, ax in zip(columns, made, strict=True):
+        ax.set_xlabel("")
+        images.append(
+            picture(ax, f"Prediction of {s.target} along {names[c]}, other columns at their medians", names[c])
+        )
+    marks = {"median of f": f"border-bottom: 3px solid {BLUE}", "50 % of f": f"background: {BLUE}a0"}
+    marks |= {"95 % of f": f"background: {SKY}60", "95 % of new observations": f"border-bottom: 2px dotted {GREY}"}
+    where = "the data" if s.X is not None else "the inducing inputs"
+    text = f"The prediction of {s.target} along one column at a time, all others at the medians of {where}; "
+    text += "ticks below are the column's values."
+    return "slices", "Slices of the prediction", paragraph(text) + key(marks) + _grid("small", images)
+
+
+def _against_data(s: Subject) -> Section | None:
+    if s.X is None or s.y is None:
+        return None
+    X, y = tables.some_rows(s.X, s.y)
+    what = "rows that took no part in the fit" if s.held_out else "rows given to this report"
+    text = f"{len(y)} of {len(s.y)} {what}, evenly spaced." if len(y) < len(s.y) else f"All {len(y)} {what}."
+    if not s.held_out:
+        text += " If the model was fitted to them, these numbers flatter it: hold rows out to judge predictions."
+    rows = tables.metrics(s.posterior, X, y)
+    scores = {row["metric"]: number(row["value"]) for row in rows}
+    shown = [{**row, "value": scores[row["metric"]]} for row in rows]
+    images = [
+        picture(
+            figures.predicted_against_observed(s.posterior, X, y),
+            f"Predicted against observed {s.target}; 95 % intervals hold {scores['coverage_95']} of the rows",
+        ),
+        picture(
+            figures.coverage(s.posterior, X, y), f"Coverage: 50 % intervals hold {scores['coverage_50']} of the rows"
+        ),
+        picture(figures.pit(s.posterior, X, y), "Histogram of probability integral transforms, flat if calibrated"),
+    ]
+    columns = {"metric": "metric", "value": "value", "meaning": "meaning"}
+    listed = table("Scores of the predictions, in the units of the target.", columns, shown, ("metric", "meaning"))
+    return "data", "Predictions against data", paragraph(text) + _grid("large three", images) + listed
+
+
+def _sampling(s: Subject) -> Section | None:
+    p = s.posterior
+    if not tables.is_sampled(p):
+        return None
+    names = worst_mixed(p, _MOST_TRACES)
+    text = "Chains that agree look alike: overlapping traces without drift, and ranks that stay flat within the band."
+    if len(names) < p.model.n_theta:
+        text += f" Shown are the {len(names)} of {p.model.n_theta} hyperparameters with the largest R-hat."
+    marks = {f"chain {k + 1}": f"background: {CHAIN_COLOURS[k % len(CHAIN_COLOURS)]}" for k in range(len(p.chains.x))}
+    traced = [picture(figures.traces(p, [n])[0], f"Trace of {n} by chain", n) for n in names]
+    ranked = [picture(figures.ranks(p, [n])[0], f"Rank histogram of {n} by chain", n) for n in names]
+    columns = {"chain": "chain", "draws": "draws", "divergences": "divergences", "e_bfmi": "E-BFMI"}
+    columns |= {"acceptance": "acceptance", "steps": "steps a draw", "step_size": "step size"}
+    rows = [{k: _shown(k, row[k]) for k in columns} for row in tables.sampler(p)]
+    parts = ["<h3>Traces</h3>", key(marks), _grid("small", traced), "<h3>Ranks</h3>", _grid("small", ranked)]
+    return "sampling", "Sampling", "".join([paragraph(text), *parts, table("The sampler, by chain.", columns, rows)])
+
+
+def _bound(s: Subject) -> Section | None:
+    p, images = s.posterior, []
+    if p.history:
+        last = p.history[-1]
+        images.append(
+            picture(figures.bound_history(p), f"Bound over time; the last value is {number(last.bound, 6)} nats")
+        )
+    if p.Z_path is not None:
+        alt = f"Inducing inputs in the two most relevant columns, over {len(p.Z_path) - 1} rounds"
+        images.append(
+            picture(figures.inducing_path(p, None if s.X is None else tables.some_rows(s.X, s.X[:, 0])[0]), alt)
+        )
+    text = (
+        "The lower bound on the log marginal likelihood is higher at its maximum than averaged over draws: what "
+        "matters is that the average has stopped rising. Inducing inputs are shown in the two most relevant columns."
+    )
+    return ("bound", "Bound and inducing inputs", paragraph(text) + _grid("large", images)) if images else None
+
+
+def _record(s: Subject) -> Section:
+    rows = [
+        {"phase": r["phase"], "seconds": number(r["seconds"]), "share": f"{r['share']:.0%}"}
+        for r in tables.timings(s.posterior)
+    ]
+    spent = table("Where the time went.", {"phase": "phase", "seconds": "seconds", "share": "share"}, rows, ("phase",))
+    rows = [
+        {"setting": r["setting"], "value": _shown("", r["value"])} for r in tables.settings(s.posterior, s.settings)
+    ]
+    kept = table("Settings and counts.", {"setting": "setting", "value": "value"}, rows, ("setting", "value"))
+    return "record", "Timings and settings", f'<div class="tables">{spent}{kept}</div>'
+
+
+def _cite(s: Subject) -> Section:
+    text = (
+        "Lalchand, V., Bruinsma, W. P., Burt, D. R. and Rasmussen, C. E. (2022). Sparse Gaussian Process "
+        "Hyperparameters: Optimize or Integrate? Advances in Neural Information Processing Systems 35 (NeurIPS 2022)."
+    )
+    software = (
+        f"The integrand developers. integrand: fully Bayesian sparse Gaussian process regression, version {s.version}."
+    )
+    return "cite", "How to cite", paragraph(text) + paragraph(software) + f"<pre>{escape(_PAPER)}</pre>"
+
+
+SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+    _verdict,
+    _fitted,
+    _hyperparameters,
+    _relevance,
+    _slices,
+    _against_data,
+    _sampling,
+    _bound,
+    _record,
+    _cite,
+)
+
+
+def _grid(kind: str, images: list[str]) -> str:
+    return f'<div class="{kind}">{"".join(images)}</div>'
+
+
+def _shown(column: str, value: Any) -> str:
+    """A cell: R-hat with three decimals, sample sizes as whole numbers, other numbers with three digits."""
+    if column == "r_hat":
+        return f"{value:.3f}"
+    if column in ("ess_bulk", "ess_tail"):
+        return f"{value:.0f}"
+    return number(value) if isinstance(value, float) else ("none" if value is None else str(value))

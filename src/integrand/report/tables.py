@@ -1,0 +1,208 @@
+"""What a report says in numbers, as plain rows: lists of dictionaries, in the units of the data."""
+
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from integrand.metrics import evaluate
+from integrand.model import Parameter
+from integrand.posterior.posterior import Posterior
+from integrand.precision import float64_scope, in_float64
+from integrand.priors import Prior
+
+Row = dict[str, Any]
+
+# Predicting and scoring take time in proportion to the rows; a page does not get better by more of them.
+MOST_ROWS = 1_000
+
+_MEANINGS = {
+    "rmse": "root mean squared error of the predictive mean",
+    "nlpd": "negative log predictive density a row, of the mixture over draws",
+    "expected_nlpd": "the same, averaged over draws one by one",
+    "crps": "continuous ranked probability score",
+    "coverage_50": "share of rows inside their 50 % interval",
+    "coverage_80": "share of rows inside their 80 % interval",
+    "coverage_95": "share of rows inside their 95 % interval",
+}
+
+# Phases that do not tell their meaning by their name.
+_PHASES = {
+    "warm start": "warm start: climb the bound over θ and Z",
+    "metric": "metric: curvature of the posterior at its mode",
+    "rounds": "rounds: draw θ, move Z, repeat",
+    "final": "final draws",
+    "conditional": "factors for predicting",
+    "optimise": "optimise θ and Z",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One hyperparameter, a number: its draws, its optimised value and its prior, in the units of the data."""
+
+    name: str
+    prior: Prior
+    unit: str
+    draws: np.ndarray  # (chain, draw)
+    optimum: float
+    factor: float  # from standardised to these units
+    offset: float
+
+    def quantile(self, p: Any) -> Any:
+        """Quantiles of all draws."""
+        return np.quantile(self.draws, p)
+
+    def prior_density(self, values: np.ndarray) -> np.ndarray:
+        """Density of the prior at values in these units; 0 outside of its support."""
+        theta = (values - self.offset) / self.factor
+        x, slope = (theta**2, 2.0 * np.abs(theta)) if self.prior.squared else (theta, np.ones_like(theta))
+        with float64_scope():
+            distribution = self.prior.distribution
+            inside = np.asarray(distribution.support(x)) & (not self.prior.positive or theta > 0)
+            safe = np.where(inside, x, self.prior.median ** (2 if self.prior.squared else 1))
+            density = np.exp(np.asarray(distribution.log_prob(safe)))
+        return np.where(inside, density * slope / self.factor, 0.0)
+
+    @property
+    def prior_median(self) -> float:
+        """Median of the prior in these units."""
+        return self.prior.median * self.factor + self.offset
+
+
+def entries(posterior: Posterior) -> list[Entry]:
+    """Every hyperparameter, in the order of `posterior.model.names`."""
+    names, optima, found = posterior.model.names, _optima(posterior), []
+    for p in posterior.model.parameters:
+        factor = np.broadcast_to(posterior._unit(p), (p.size,))
+        offset = posterior._offset(p)
+        draws = posterior.theta_original[p.name].reshape(*posterior.chains.x.shape[:2], p.size)
+        optimum = optima[p.name].reshape(p.size) * factor + offset
+        for i in range(p.size):
+            name, unit = names[p.start + i], _unit(posterior, p, i)
+            found.append(Entry(name, p.prior, unit, draws[..., i], float(optimum[i]), float(factor[i]), float(offset)))
+    return found
+
+
+def is_sampled(posterior: Posterior) -> bool:
+    """Whether there are chains to look at, and not just one optimised point."""
+    return posterior.verdict is not None and posterior.chains.n_draws >= 4
+
+
+def optimum_label(posterior: Posterior) -> str:
+    """What the optimised point is: the ML-II point, or for `map` methods the MAP point."""
+    return "MAP" if posterior.method in ("map", "gpr-map") else "ML-II"
+
+
+def relevances(posterior: Posterior) -> list[Row]:
+    """Inverse lengthscales in standardised units, the largest first; empty for kernels without one for each column.
+
+    Rows have ``column`` (its number), ``label``, ``optimum`` and ``draws`` (all draws of 1 / lengthscale).
+    """
+    found = [p for p in posterior.model.parameters if p.shape and p.name.split(".")[-1] == "lengthscale"]
+    rows, optima = [], _optima(posterior)
+    for p in found:
+        part = p.name.rpartition(".")[0]
+        draws = 1.0 / posterior.theta[p.name].reshape(-1, p.size)
+        optimum = 1.0 / optima[p.name].reshape(p.size)
+        for i, column in enumerate(p.columns):
+            label = posterior.model.columns[column] + (f" ({part})" if len(found) > 1 else "")
+            rows.append({"column": column, "label": label, "optimum": float(optimum[i]), "draws": draws[:, i]})
+    return sorted(rows, key=lambda row: -float(np.median(row["draws"])))
+
+
+def relevant_columns(posterior: Posterior, n: int) -> list[int]:
+    """Numbers of the `n` most relevant columns; in the order of the data where the kernel does not tell."""
+    ranked = [row["column"] for row in relevances(posterior)]
+    return list(dict.fromkeys([*ranked, *range(posterior.model.n_columns)]))[:n]
+
+
+def hyperparameters(posterior: Posterior) -> list[Row]:
+    """Summary of every hyperparameter.
+
+    Rows have ``name``, ``unit``, ``prior`` (which speaks of standardised data) and ``optimum``; sampled posteriors
+    also ``mean``, ``sd``, ``q5``, ``q50``, ``q95``, ``r_hat``, ``ess_bulk`` and ``ess_tail``.
+    """
+    rows: list[Row] = []
+    judged = posterior.verdict.convergence if posterior.verdict is not None and is_sampled(posterior) else None
+    for i, e in enumerate(entries(posterior)):
+        row: Row = {"name": e.name, "unit": e.unit, "prior": repr(e.prior), "optimum": e.optimum}
+        if judged is not None:
+            q5, q50, q95 = (float(q) for q in e.quantile([0.05, 0.5, 0.95]))
+            row |= {"mean": float(e.draws.mean()), "sd": float(e.draws.std(ddof=1)), "q5": q5, "q50": q50, "q95": q95}
+            row |= {"r_hat": float(judged.r_hat[i]), "ess_bulk": float(judged.ess_bulk[i])}
+            row |= {"ess_tail": float(judged.ess_tail[i])}
+        rows.append(row)
+    return rows
+
+
+def sampler(posterior: Posterior) -> list[Row]:
+    """How each chain went: draws, divergences, E-BFMI, mean acceptance, mean steps a draw, last step size."""
+    if posterior.verdict is None or not is_sampled(posterior):
+        return []
+    c = posterior.chains
+    return [
+        {
+            "chain": k + 1,
+            "draws": c.n_draws,
+            "divergences": int(c.diverging[k].sum()),
+            "e_bfmi": float(posterior.verdict.e_bfmi[k]),
+            "acceptance": float(c.acceptance[k].mean()),
+            "steps": float(c.n_steps[k].mean()),
+            "step_size": float(c.step_size[k, -1]),
+        }
+        for k in range(len(c.x))
+    ]
+
+
+def metrics(posterior: Posterior, X: Any, y: Any) -> list[Row]:
+    """Scores of the predictions at rows X (T, D), y (T,): ``metric``, ``value``, ``meaning``."""
+    scores = evaluate(posterior.predict(X, include_noise=True).mixture(), np.asarray(y, float))
+    return [{"metric": name, "value": value, "meaning": _MEANINGS.get(name, "")} for name, value in scores.items()]
+
+
+def timings(posterior: Posterior) -> list[Row]:
+    """Where the time went: ``phase``, ``seconds``, ``share``."""
+    total = sum(posterior.seconds.values()) or 1.0
+    return [
+        {"phase": _PHASES.get(name, name), "seconds": float(seconds), "share": float(seconds) / total}
+        for name, seconds in posterior.seconds.items()
+    ]
+
+
+def settings(posterior: Posterior, given: Any = None) -> list[Row]:
+    """What was asked for (`given`: `Settings` or a mapping) and what came of it: ``setting``, ``value``."""
+    asked: Row = {**vars(given)} if is_dataclass(given) else dict(given or {})
+    made: Row = {
+        "method": posterior.method,
+        "priors": posterior.model.priors,
+        "jitter": ", ".join(f"{k} {v:g}" for k, v in posterior.jitter._asdict().items()),
+        "draws kept for predicting": len(posterior.conditional.phis),
+        **posterior.counts,
+    }
+    return [{"setting": str(name), "value": value} for name, value in {**asked, **made}.items()]
+
+
+def some_rows(X: Any, y: Any, most: int = MOST_ROWS) -> tuple[np.ndarray, np.ndarray]:
+    """At most `most` rows of the data, evenly spaced."""
+    X, y = np.asarray(X, float), np.asarray(y, float)
+    picked = np.unique(np.linspace(0, len(X) - 1, min(most, len(X))).astype(int))
+    return X[picked], y[picked]
+
+
+@in_float64
+def _optima(posterior: Posterior) -> dict[str, np.ndarray]:
+    """The optimised point by name, for standardised data."""
+    return {name: np.asarray(value) for name, value in posterior.model.theta(jnp.asarray(posterior.optimum)).items()}
+
+
+def _unit(posterior: Posterior, p: Parameter, i: int) -> str:
+    """The unit of entry i in words; empty for a number without one."""
+    if p.unit == "1":
+        return ""
+    x_sd = posterior.scaler.x_sd[list(p.columns)] if p.columns else np.ones(1)
+    if p.unit in ("x", "y/x") and not p.shape and not np.all(x_sd == x_sd[0]):
+        return "standardised"
+    column = posterior.model.columns[p.columns[i]] if p.shape or len(p.columns) == 1 else "x"
+    return {"y": "unit of y", "x": f"unit of {column}", "y/x": f"unit of y per {column}"}[p.unit]
