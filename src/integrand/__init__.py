@@ -3,6 +3,8 @@
 Importing this package changes no JAX flag and loads neither matplotlib, ArviZ nor nutpie.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from integrand.bounds.collapsed import collapsed_bound
 from integrand.bounds.exact import log_marginal_likelihood
 from integrand.bounds.upper import upper_bound
@@ -48,8 +50,10 @@ from integrand.priors import (
     Weibull,
     on_variance,
 )
+from integrand.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from integrand.estimator import SparseGPRegressor
 
 __all__ = [
     "GP",
@@ -84,9 +88,11 @@ __all__ = [
     "Prior",
     "RationalQuadratic",
     "RunDirectoryError",
+    "SparseGPRegressor",
     "StudentT",
     "Uniform",
     "Weibull",
+    "__version__",
     "collapsed_bound",
     "fit",
     "log_marginal_likelihood",
@@ -94,3 +100,13 @@ __all__ = [
     "resume",
     "upper_bound",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimator on first use: it brings scikit-learn, which nothing else here needs."""
+    if name != "SparseGPRegressor":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from integrand.estimator import SparseGPRegressor
+
+    globals()[name] = SparseGPRegressor
+    return SparseGPRegressor

@@ -40,6 +40,7 @@ from integrand.posterior.modelformat import (
 )
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.posterior.storage import atomic_write
+from integrand.version import __version__
 
 LARGEST_TRIANGLES = 64 * 2**20
 
@@ -183,8 +184,6 @@ def _arrays(posterior: Posterior, kept: np.ndarray) -> dict[str, np.ndarray]:
 
 def _header(posterior: Posterior) -> dict[str, Any]:
     """What the posterior itself says, as JSON."""
-    from integrand import __version__  # here, because the root imports this module
-
     model, found = posterior.model, posterior.verdict
     units = [p.unit for p in model.parameters for _ in range(p.size)]
     return {

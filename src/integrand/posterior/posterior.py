@@ -65,7 +65,7 @@ class Posterior:
 
     def in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
         """Hyperparameters of standardised data in the units of the data."""
-        return {p.name: theta[p.name] * self._unit(p) + self._offset(p) for p in self.model.parameters}
+        return {p.name: theta[p.name] * self.unit_factor(p) + self.unit_offset(p) for p in self.model.parameters}
 
     @cached_property
     def theta_optimum(self) -> dict[str, Float[np.ndarray, "..."]]:
@@ -116,7 +116,7 @@ class Posterior:
         flat = jax.vmap(self.model.theta)(jnp.asarray(phi.reshape(-1, self.model.n_theta)))
         return {name: np.asarray(value).reshape((*phi.shape[:-1], *value.shape[1:])) for name, value in flat.items()}
 
-    def _unit(self, p: Parameter) -> Any:
+    def unit_factor(self, p: Parameter) -> Any:
         """The factor from standardised to original units; 1 where a number covers columns of different scales."""
         x = self.scaler.x_sd[list(p.columns)] if p.columns else np.ones(1)
         shared = p.shape or bool(np.all(x == x[0]))
@@ -124,5 +124,6 @@ class Posterior:
         y = float(self.scaler.y_sd)
         return {"1": 1.0, "y": y, "x": x if shared else 1.0, "y/x": y / x if shared else 1.0}[p.unit]
 
-    def _offset(self, p: Parameter) -> float:
+    def unit_offset(self, p: Parameter) -> float:
+        """What is added in original units: the mean of y, for a constant mean."""
         return float(self.scaler.y_mean) if p.name == "mean" else 0.0

@@ -7,7 +7,6 @@ A run directory holds ``run.json`` (what run this is), ``run.lock`` (held by the
 import contextlib
 import fcntl
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Self, final
 import numpy as np
 
 from integrand.errors import InputError, RunDirectoryError
+from integrand.version import __version__
 
 FORMAT = 1
 RUN, LOCK = "run.json", "run.lock"
@@ -75,7 +75,7 @@ class RunDirectory(contextlib.AbstractContextManager):
             lock = undo.enter_context(_lock(path))
             if (path / RUN).exists():
                 raise RunDirectoryError(f"{path} already holds a run: resume it, or choose another directory")
-            library = next((found.version for found in importlib.metadata.distributions(name="integrand")), "unknown")
+            library = __version__
             record = {"format": FORMAT, "library": library, "header": json.loads(text)}
             content = json.dumps({**record, CHECKSUM: _checksum(record)}, indent=1).encode()
             atomic_write(path / RUN, lambda stream: stream.write(content))

@@ -75,8 +75,8 @@ def entries(posterior: Posterior) -> list[Entry]:
     """Every hyperparameter, in the order of `posterior.model.names`."""
     names, optima, found = posterior.model.names, _optima(posterior), []
     for p in posterior.model.parameters:
-        factor = np.broadcast_to(posterior._unit(p), (p.size,))
-        offset = posterior._offset(p)
+        factor = np.broadcast_to(posterior.unit_factor(p), (p.size,))
+        offset = posterior.unit_offset(p)
         draws = posterior.theta_original[p.name].reshape(*posterior.chains.x.shape[:2], p.size)
         optimum = optima[p.name].reshape(p.size) * factor + offset
         for i in range(p.size):
