@@ -43,7 +43,6 @@ environment = dict(os.environ)
 
 import integrand as ig
 from integrand.bounds.averaged import averaged_bound
-from integrand.inducing import best_inducing
 
 def call():
     rng = np.random.default_rng(0)
@@ -55,7 +54,7 @@ def call():
     def gp_of(phi):
         return model.gp(model.theta(phi))
     gp = ig.GP(ig.RBF(1.0, 1.0), 0.1)
-    Z, _ = best_inducing(rng, data, 5, gp)
+    Z = X[:5]
     results = [
         ig.collapsed_bound(gp, Z, data),
         ig.upper_bound(gp, Z, data),
@@ -128,7 +127,7 @@ def test_import_takes_at_most_three_times_as_long_as_jax():
     def seconds(statement):
         return float(run(f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"))
 
-    pairs = [(seconds("import jax"), seconds("from integrand import RBF, Gamma")) for _ in range(6)][1:]
+    pairs = [(seconds("import jax"), seconds("from integrand import RBF, Gamma")) for _ in range(5)][1:]
     assert statistics.median(ours / jax for jax, ours in pairs) <= 3.0
 
 

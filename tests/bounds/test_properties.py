@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("strict_float64")
 # Cases of each property.
 CASES = {"sandwich": 700, "nested": 400, "exact": 400, "permuted": 300, "repeated Z": 300, "repeated rows": 200}
 
-SHAPES = [(12, 4, 1), (20, 6, 2), (15, 7, 3)]  # N, M, D
+SHAPES = [(12, 4, 1), (20, 6, 3)]  # N, M, D
 FAMILIES = ["rbf", "matern12", "matern52 + linear"]
 USUAL, EXACT = Jitter(), Jitter(0.0, 1e-12)
 
@@ -68,6 +68,7 @@ cases = st.tuples(st.sampled_from(SHAPES), st.sampled_from(FAMILIES), st.integer
 lower = jax.jit(collapsed_bound, static_argnames="jitter")
 upper = jax.jit(upper_bound, static_argnames="jitter")
 exact = jax.jit(log_marginal_likelihood)
+gram = jax.jit(lambda kernel, X: kernel.gram(X))
 
 
 def bound(case, Z=None, X=None, y=None, jitter=USUAL):
@@ -113,7 +114,7 @@ def test_exact_where_every_row_is_an_inducing_input(description):
     """Up to what the jitter j costs, j (N/s + ‖(K + sI)⁻¹ r‖²) / 2."""
     case = make_case(description)
     s = float(case.gp.noise) ** 2
-    K = np.asarray(case.gp.kernel.gram(jnp.asarray(case.X)))
+    K = np.asarray(gram(case.gp.kernel, jnp.asarray(case.X)))
     alpha = np.linalg.solve(K + s * np.eye(len(K)), case.y - float(case.gp.mean))
     cost = EXACT.absolute * (len(K) / s + alpha @ alpha) / 2
     gap = log_p(case) - bound(case, case.X, jitter=EXACT)
@@ -145,7 +146,7 @@ def test_repeated_rows_are_covered_by_one_inducing_input(description):
     X, y = np.concatenate([case.X, case.X]), np.concatenate([case.y, case.y + 0.1])
     twice = case._replace(X=X, y=y)
     s = float(case.gp.noise) ** 2
-    K = np.asarray(case.gp.kernel.gram(jnp.asarray(X)))
+    K = np.asarray(gram(case.gp.kernel, jnp.asarray(X)))
     alpha = np.linalg.solve(K + s * np.eye(len(K)), y - float(case.gp.mean))
     halves = alpha[: len(case.X)] + alpha[len(case.X) :]  # both copies lean on one inducing variable
     cost = EXACT.absolute * (len(K) / s + halves @ halves) / 2

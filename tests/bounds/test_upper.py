@@ -23,7 +23,7 @@ def test_four_way_fixture(four_way):
     assert upper == pytest.approx(four_way.upper, rel=1e-10)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["rbf", "matern12", "linear ard", "sum of products"])
 def test_against_the_dense_formula(name):
     gp, Z, X, y, data = make_case(KERNELS[name])
     jitter = Jitter(1e-6)

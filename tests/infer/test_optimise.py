@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+
+from integrand.infer.optimise import Adam, maximise_adam, maximise_lbfgs
+
+MATRIX = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
+TOP = np.array([1.0, -2.0, 0.5])
+
+
+def quadratic(x):
+    d = x - TOP
+    return -0.5 * float(d @ MATRIX @ d) + 7.0, -MATRIX @ d
+
+
+def rosenbrock(x):
+    a, b = x
+    value = -((1 - a) ** 2) - 100 * (b - a**2) ** 2
+    return float(value), np.array([2 * (1 - a) + 400 * a * (b - a**2), -200 * (b - a**2)])
+
+
+def walled(f, broken):
+    """`f`, but with a failure (of the given kind) in the half-space behind its top."""
+
+    def g(x):
+        value, gradient = f(x)
+        if x[0] <= TOP[0] + 0.3:
+            return value, gradient
+        return {"-inf": -np.inf, "nan": np.nan, "nan gradient": value}[broken], (
+            np.full_like(x, np.nan) if broken == "nan gradient" else np.zeros_like(x)
+        )
+
+    return g
+
+
+def assert_never_worse(history):
+    assert np.all(np.diff(history) >= 0)
+
+
+def test_lbfgs_on_a_quadratic():
+    optimum = maximise_lbfgs(quadratic, np.zeros(3))
+    np.testing.assert_allclose(optimum.x, TOP, atol=1e-4)
+    assert optimum.value == pytest.approx(7.0, abs=1e-8)
+    assert optimum.converged
+    assert optimum.failures == 0
+    assert optimum.evaluations == len(optimum.history) >= optimum.steps > 1
+    assert_never_worse(optimum.history)
+
+
+def test_lbfgs_on_rosenbrocks_valley():
+    optimum = maximise_lbfgs(rosenbrock, np.array([-1.2, 1.0]), tolerance=1e-14)
+    np.testing.assert_allclose(optimum.x, [1.0, 1.0], atol=1e-5)
+    assert_never_worse(optimum.history)
+
+
+def test_lbfgs_stops_after_its_steps():
+    optimum = maximise_lbfgs(rosenbrock, np.array([-1.2, 1.0]), max_steps=5)
+    assert optimum.steps == 5
+    assert not optimum.converged
+    assert "5 steps" in optimum.message
+
+
+def test_adam_on_a_quadratic():
+    optimum = maximise_adam(quadratic, np.zeros(3), max_steps=1500, rate=0.02)
+    np.testing.assert_allclose(optimum.x, TOP, atol=1e-4)
+    assert optimum.steps == optimum.evaluations == 1500
+    assert_never_worse(optimum.history)
+
+
+def test_adam_is_optax_adam():
+    import jax
+    import optax
+
+    with jax.enable_x64(True):
+        rule = optax.adam(0.03)
+        x = np.array([2.0, -1.0, 4.0])
+        ours, theirs, state = Adam(3, 0.03), x.copy(), rule.init(x)
+        for _ in range(30):
+            x = ours.step(x, quadratic(x)[1])
+            update, state = rule.update(-quadratic(theirs)[1], state)
+            theirs = np.asarray(optax.apply_updates(theirs, update))
+    np.testing.assert_allclose(x, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("broken", ["-inf", "nan", "nan gradient"])
+@pytest.mark.parametrize("steepness", [1.0, 300.0])
+def test_lbfgs_is_not_stopped_by_failures(broken, steepness):
+    def f(x):  # so flat far away that the first steps go too far
+        value, gradient = quadratic(x)
+        return steepness * value, steepness * gradient
+
+    optimum = maximise_lbfgs(walled(f, broken), np.array([-6.0, 3.0, 0.0]))
+    np.testing.assert_allclose(optimum.x, TOP, atol=1e-3)
+    assert_never_worse(optimum.history)
+
+
+@pytest.mark.parametrize("broken", ["-inf", "nan", "nan gradient"])
+def test_lbfgs_meets_failures_and_keeps_the_best_point(broken):
+    """The top lies behind the wall: every way up ends in a failure."""
+
+    def f(x):
+        return 4.0 * x[0] - (x[1] - 1.0) ** 2, np.array([4.0, -2.0 * (x[1] - 1.0)])
+
+    g = walled(f, broken)
+    optimum = maximise_lbfgs(g, np.array([-3.0, 0.0]))
+    assert optimum.failures > 0
+    assert optimum.value > f(np.array([-3.0, 0.0]))[0] + 4.0
+    assert optimum.x[0] <= TOP[0] + 0.3
+    assert optimum.value == g(optimum.x)[0]
+    assert_never_worse(optimum.history)
+
+
+@pytest.mark.parametrize("broken", ["-inf", "nan", "nan gradient"])
+def test_adam_meets_failures_and_goes_on(broken):
+    """Momentum carries it past the top and through the wall; it comes back and still finds the top."""
+    optimum = maximise_adam(walled(quadratic, broken), np.array([-6.0, 3.0, 0.0]), max_steps=800, rate=0.6)
+    assert optimum.failures > 0
+    assert optimum.evaluations == 800
+    np.testing.assert_allclose(optimum.x, TOP, atol=1e-2)
+    assert optimum.value == quadratic(optimum.x)[0]
+    assert_never_worse(optimum.history)
+
+
+@pytest.mark.parametrize("maximise", [maximise_lbfgs, maximise_adam])
+def test_nowhere_finite(maximise):
+    start = np.array([0.5, 2.0])
+    optimum = maximise(lambda x: (np.nan, np.zeros(2)), start, max_steps=20)
+    assert optimum.value == -np.inf
+    assert optimum.failures == optimum.evaluations > 0
+    np.testing.assert_array_equal(optimum.x, start)
+
+
+@pytest.mark.parametrize("maximise", [maximise_lbfgs, maximise_adam])
+def test_the_callers_point_is_not_changed(maximise):
+    start = np.zeros(3)
+    maximise(quadratic, start, max_steps=10)
+    np.testing.assert_array_equal(start, 0.0)
+
+
+@pytest.mark.parametrize("maximise", [maximise_lbfgs, maximise_adam])
+def test_errors_of_the_function_reach_the_caller(maximise):
+    def f(x):
+        raise ZeroDivisionError("in the function")
+
+    with pytest.raises(ZeroDivisionError):
+        maximise(f, np.zeros(2), max_steps=3)

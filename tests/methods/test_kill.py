@@ -1,0 +1,79 @@
+"""kill -9 at a random moment of a fit, then resume: it finishes, and what was on disk is still there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import integrand
+from integrand.posterior.storage import RunDirectory
+
+FIT = """
+import sys, numpy as np, integrand
+rng = np.random.default_rng(0)
+X = rng.standard_normal((60, 2))
+y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+integrand.fit(X, y, n_inducing=8, target_ess=150, run_dir=sys.argv[1], seed=3)
+"""
+RESUME = """
+import sys, json, warnings, numpy as np, integrand
+warnings.simplefilter("ignore", integrand.ConvergenceWarning)
+p = integrand.resume(sys.argv[1])
+np.save(sys.argv[2], p.chains.x)
+print(json.dumps({"ok": bool(p.verdict.ok), "codes": p.verdict.codes}))
+"""
+
+
+def saved_draws(path) -> np.ndarray | None:
+    """The final draws on disk, in the order of their blocks."""
+    try:
+        with RunDirectory.open(path) as run:
+            blocks = [run.load(name)[0]["x"] for name in run.names() if name.startswith("draws_")]
+    except integrand.RunDirectoryError:
+        return None  # killed before the directory held a run
+    return np.concatenate(blocks, axis=1) if blocks else np.empty((4, 0, 4))
+
+
+def killed_once(path, seconds: float) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FIT, str(path)])
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def check(tmp_path, moments) -> None:
+    for i, seconds in enumerate(moments):
+        path, out = tmp_path / f"run{i}", tmp_path / f"draws{i}.npy"
+        killed_once(path, seconds)
+        before = saved_draws(path)
+        if before is None:
+            subprocess.run([sys.executable, "-c", FIT, str(path)], check=True)  # the directory can be used afresh
+            continue
+        done = subprocess.run([sys.executable, "-c", RESUME, str(path), str(out)], capture_output=True, text=True)
+        assert done.returncode == 0, f"killed after {seconds:.2f} s: {done.stderr}"
+        assert json.loads(done.stdout.splitlines()[-1])["ok"], done.stdout
+        after = np.load(out)
+        np.testing.assert_array_equal(after[:, : before.shape[1]], before)
+
+
+def test_resumes_after_a_kill(tmp_path):
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "whole")], check=True)
+    whole = time.monotonic() - began
+    rng = np.random.default_rng(0)
+    check(tmp_path, whole * rng.uniform(0.35, 1.0, 3))
+
+
+@pytest.mark.slow
+def test_resumes_after_twenty_kills(tmp_path):
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "whole")], check=True)
+    whole = time.monotonic() - began
+    check(tmp_path, whole * np.random.default_rng(1).uniform(0.05, 1.0, 20))

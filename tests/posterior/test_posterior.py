@@ -1,0 +1,187 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+import integrand
+from integrand import RBF, Dataset, InputError, Jitter, Linear, Normal, Periodic
+from integrand.data.scaling import Standardiser
+from integrand.infer.nuts import Chains
+from integrand.posterior.conditional import marginals, sparse_conditional
+
+COLUMNS = ("age", "size")
+N = 43
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    X = np.column_stack([50.0 + 10.0 * rng.standard_normal(N), 1e-3 * rng.standard_normal(N)])
+    return X, 1000.0 + 30.0 * np.sin(X[:, 0] / 7.0) + 3.0 * rng.standard_normal(N)
+
+
+def with_draws(posterior, seed=0, chains=3, draws=50):
+    """The posterior with draws around its optimum, as if they had been sampled."""
+    rng = np.random.default_rng(seed)
+    shape = (chains, draws)
+    x = posterior.optimum + 0.1 * rng.standard_normal((*shape, len(posterior.optimum)))
+    ones = np.ones(shape)
+    statistics = Chains(
+        x, -ones, rng.standard_normal(shape), 0.8 * ones, 7 * ones.astype(int), 3 * ones.astype(int), ones > 2, ones
+    )
+    return dataclasses.replace(posterior, chains=statistics)
+
+
+@pytest.fixture(scope="module")
+def posterior(data):
+    fitted = integrand.fit(*data, RBF(), mean=Normal(0.0, 1.0), method="map", n_inducing=6, columns=COLUMNS)
+    return with_draws(fitted)
+
+
+def test_draws_by_name(posterior):
+    assert posterior.model.names == ("lengthscale[age]", "lengthscale[size]", "scale", "noise", "mean")
+    theta = posterior.theta
+    assert {k: v.shape for k, v in theta.items()} == {
+        "lengthscale": (3, 50, 2),
+        "scale": (3, 50),
+        "noise": (3, 50),
+        "mean": (3, 50),
+    }
+    phi = posterior.chains.x[1, 7]
+    np.testing.assert_allclose(theta["lengthscale"][1, 7], np.exp(phi[:2]), rtol=1e-12)
+    np.testing.assert_allclose(theta["noise"][1, 7], np.exp(phi[3]), rtol=1e-12)
+    assert theta["mean"][1, 7] == phi[4]
+    np.testing.assert_allclose(posterior.theta_optimum["lengthscale"], np.exp(posterior.optimum[:2]), rtol=1e-12)
+    assert all(v.dtype == np.float64 for v in theta.values())
+
+
+def test_original_units(posterior, data):
+    X, y = data
+    theta, original = posterior.theta, posterior.theta_original
+    np.testing.assert_allclose(original["lengthscale"], theta["lengthscale"] * X.std(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(original["scale"], theta["scale"] * y.std(), rtol=1e-10)
+    np.testing.assert_allclose(original["noise"], theta["noise"] * y.std(), rtol=1e-10)
+    np.testing.assert_allclose(original["mean"], theta["mean"] * y.std() + y.mean(), rtol=1e-10)
+
+
+def test_a_gp_with_the_original_units_predicts_the_same_without_scaling(posterior, data):
+    X, y = data
+    phi = posterior.optimum[None]
+    original = posterior.in_original_units(posterior.theta_optimum)
+    model = posterior.model
+    raw = model.unconstrained(original)[None]
+    conditional = sparse_conditional(model, raw, posterior.Z, Dataset.of(X, y), Jitter())
+    means, variances, noise = marginals(model, Jitter(), conditional, X[:9])
+    ours = dataclasses.replace(
+        posterior,
+        conditional=sparse_conditional(
+            model,
+            phi,
+            posterior.Z_path[-1],
+            Dataset.of(posterior.scaler.transform_X(X), posterior.scaler.transform_y(y)),
+            Jitter(),
+        ),
+    ).predict(X[:9], include_noise=True)
+    np.testing.assert_allclose(ours.mean, means[0], rtol=1e-8)
+    np.testing.assert_allclose(ours.variance, variances[0] + noise[0], rtol=1e-6)
+
+
+def test_other_units_of_the_data_change_nothing_else(data):
+    X, y = data
+    settings = {"method": "map", "n_inducing": 6}
+    here = integrand.fit(X, y, **settings).predict(X[:9], include_noise=True)
+    there = integrand.fit(X * [2.0, 1e6] - [7.0, 3.0], 1e-3 * y + 5.0, **settings)
+    moved = there.predict(X[:9] * [2.0, 1e6] - [7.0, 3.0], include_noise=True)
+    np.testing.assert_allclose(moved.mean, 1e-3 * here.mean + 5.0, rtol=1e-5)
+    np.testing.assert_allclose(moved.sd, 1e-3 * here.sd, rtol=1e-3)
+
+
+def test_units_of_shared_and_other_fields(data):
+    kernel = RBF(ard=False).named("a") + Linear(ard=True).named("b") + Periodic(active=(0,)).named("c")
+    fitted = integrand.fit(*data, kernel, method="map", n_inducing=4, steps=2)
+    x_sd, y_sd = fitted.scaler.x_sd, fitted.scaler.y_sd
+    ratio = {k: fitted.theta_original[k] / fitted.theta[k] for k in fitted.theta}
+    np.testing.assert_allclose(ratio["a.lengthscale"], 1.0)  # one number for two columns of different scales
+    np.testing.assert_allclose(ratio["a.scale"], y_sd)
+    np.testing.assert_allclose(ratio["b.scale"][0, 0], y_sd / x_sd)
+    np.testing.assert_allclose(ratio["c.period"], x_sd[0])
+    np.testing.assert_allclose(ratio["c.lengthscale"], 1.0)
+    np.testing.assert_allclose(ratio["noise"], y_sd)
+
+
+# --- ArviZ
+
+
+def test_arviz_takes_it_without_help(posterior):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import arviz
+    from matplotlib import pyplot
+
+    idata = posterior.to_arviz()
+    assert idata.posterior.sizes["chain"] == 3
+    assert idata.posterior.sizes["draw"] == 50
+    assert list(idata.posterior["lengthscale"].coords["lengthscale_column"].values) == list(COLUMNS)
+    summary = arviz.summary(idata)
+    assert {"lengthscale[age]", "lengthscale[size]", "scale", "noise", "mean"} == set(summary.index)
+    assert summary.loc["noise", "mean"] == pytest.approx(posterior.theta_original["noise"].mean(), rel=1e-2)
+    axes = arviz.plot_trace(idata)
+    assert axes.shape == (4, 2)
+    arviz.plot_energy(idata)
+    pyplot.close("all")
+
+
+def test_arviz_values_and_statistics(posterior):
+    idata = posterior.to_arviz()
+    np.testing.assert_array_equal(idata.posterior["scale"].values, posterior.theta_original["scale"])
+    standardised = posterior.to_arviz(original_units=False)
+    np.testing.assert_array_equal(standardised.posterior["scale"].values, posterior.theta["scale"])
+    stats = idata.sample_stats
+    np.testing.assert_array_equal(stats["lp"].values, posterior.chains.log_density)
+    assert stats["diverging"].dtype == bool
+    assert {"energy", "acceptance_rate", "n_steps", "tree_depth", "step_size"} <= set(stats)
+
+
+# --- what it keeps
+
+
+def arrays_in(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from arrays_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from arrays_in(item)
+    elif dataclasses.is_dataclass(value):
+        yield from arrays_in({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+
+
+def test_no_row_of_the_training_data_is_kept(posterior):
+    found = list(arrays_in(posterior))
+    assert len(found) > 10
+    assert all(N not in a.shape for a in found)
+
+
+def test_inducing_inputs_in_the_units_of_the_data(posterior):
+    np.testing.assert_allclose(posterior.Z, posterior.scaler.inverse_X(posterior.Z_path[-1]), rtol=1e-12)
+    assert np.all(np.abs(posterior.Z[:, 0] - 50.0) < 60.0)
+
+
+def test_an_identity_scaler_leaves_the_units(data):
+    X, y = data[0] / [10.0, 1e-3], (data[1] - 1000.0) / 30.0
+    fitted = integrand.fit(X, y, method="map", n_inducing=6, scaler=Standardiser.identity(2))
+    for name in fitted.theta:
+        np.testing.assert_array_equal(fitted.theta[name], fitted.theta_original[name])
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+def test_errors_name_the_cause(posterior):
+    with pytest.raises(InputError, match="1 columns, but the model was fitted to 2"):
+        posterior.predict(np.zeros((3, 1)), include_noise=True)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        posterior.predict(np.full((3, 2), np.nan), include_noise=True)
+    with pytest.raises(TypeError, match="include_noise"):
+        posterior.predict(np.zeros((3, 2)))
