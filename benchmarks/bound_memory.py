@@ -64,11 +64,11 @@ def main():
     import jax
 
     from integrand.bounds.collapsed import collapsed_bound
-    from integrand.infer.threads import blas_threads, compiler_options
+    from integrand.infer.threads import compiler_options, one_blas_thread
     from integrand.precision import float64_scope
 
     size = arguments.rows, arguments.columns, arguments.inducing
-    with float64_scope(), blas_threads(1 if arguments.threads == 1 else None):
+    with float64_scope(), one_blas_thread(arguments.threads == 1):
         inputs = jax.block_until_ready(problem(*size))
         options = compiler_options(threads=arguments.threads)
         function = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)), compiler_options=options)

@@ -87,9 +87,7 @@ def differences(function, phi, step=1e-5):
 def test_density_is_bound_plus_prior_plus_jacobian(k, case):
     """Each family once as the prior of a lengthscale, of a scale, and of a noise variance."""
     names = list(FAMILIES)
-    priors = {
-        slot: FAMILIES[names[(k + i) % len(names)]] for i, slot in enumerate(("lengthscale", "scale", "noise"))
-    }
+    priors = {slot: FAMILIES[names[(k + i) % len(names)]] for i, slot in enumerate(("lengthscale", "scale", "noise"))}
     mean, frozen_mean = MEANS[list(MEANS)[k % 2]]
     kernel = RBF(lengthscale=priors["lengthscale"][0], scale=priors["scale"][0], ard=k % 2 == 0)
     model = Model(kernel, 2, noise=on_variance(priors["noise"][0]), mean=mean)
@@ -97,8 +95,7 @@ def test_density_is_bound_plus_prior_plus_jacobian(k, case):
     for phi in 0.7 * case.rng.standard_normal((3, model.n_theta)):
         theta, gp = constrained(model, phi)
         log_prior = frozen_mean.logpdf(theta["mean"]) + sum(
-            log_prior_of(frozen, support, slot == "noise", theta[slot])
-            for slot, (_, frozen, support) in priors.items()
+            log_prior_of(frozen, support, slot == "noise", theta[slot]) for slot, (_, frozen, support) in priors.items()
         )
         e, bound = target.evaluate(phi, case.Z), naive_bound(gp, case.Z, case.X, case.y, JITTER)
         assert e.log_likelihood == pytest.approx(float(bound), rel=1e-10)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.kernels.base import Kernel, Slot
+from integrand.kernels.leaf import number_or_prior
 from integrand.precision import in_float64
 from integrand.presets import preset_prior
 from integrand.priors import Prior
@@ -83,6 +84,9 @@ class Model:
         names = tuple(f"x{i}" for i in range(columns)) if isinstance(columns, int) else tuple(map(str, columns))
         if not names:
             raise InputError("a model needs at least one input column")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"two input columns are both called {twice!r}: rename one")
 
         def resolve(slot: Slot, value: Any) -> Any:
             value = preset_prior(priors, slot.field, len(slot.columns)) if value is None else value
@@ -93,8 +97,8 @@ class Model:
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
-            "noise": resolve(_NOISE_SLOT, noise),
-            "mean": resolve(_MEAN_SLOT, mean),
+            "noise": resolve(_NOISE_SLOT, number_or_prior(noise)),
+            "mean": resolve(_MEAN_SLOT, number_or_prior(mean)),
             "priors": priors,
         }
         for name, value in values.items():
@@ -148,8 +152,13 @@ class Model:
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def log_prior(self, phi: Float[Array, " P"]) -> Float[Array, ""]:
-        """Log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
+        """log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
         terms = [p.prior.log_density(p.of(phi)) for p in self.parameters]
+        return sum(terms, jnp.zeros((), phi.dtype))
+
+    def log_jacobian(self, phi: Float[Array, " P"]) -> Float[Array, ""]:
+        """log |∂x/∂φ|, the part of `log_prior` that comes from the change of coordinates."""
+        terms = [p.prior.log_jacobian(p.of(phi)) for p in self.parameters]
         return sum(terms, jnp.zeros((), phi.dtype))
 
     def gp(self, theta: Mapping[str, Any]) -> GP:
@@ -178,15 +187,23 @@ class Model:
         kernel = self.kernel.map_fields(change, self.n_columns, self.kernel.name or "")
         return GP(kernel, change(_NOISE_SLOT, self.noise), change(_MEAN_SLOT, self.mean))
 
-    @property
+    @cached_property
     def _identity(self) -> tuple:
         return self.kernel, self.noise, self.mean, self.n_columns
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash(self._identity)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Hashes of strings differ between processes: what is cached stays behind.
+        return {name: getattr(self, name) for name in ("kernel", "columns", "noise", "mean", "priors")}
+
+    def __hash__(self) -> int:
+        return self._hash  # asked for at every call of a compiled function
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Model) and self._identity == other._identity
+        return self is other or (isinstance(other, Model) and self._identity == other._identity)
 
     def __repr__(self) -> str:
         return f"Model({self.kernel!r}, noise={self.noise!r}, mean={self.mean!r}, columns={list(self.columns)})"

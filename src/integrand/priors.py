@@ -86,6 +86,11 @@ class Prior:
         x = bijection(phi)
         return jnp.sum(self.distribution.log_prob(x) + bijection.log_abs_det_jacobian(phi, x))
 
+    def log_jacobian(self, phi: Float[Array, "..."]) -> Float[Array, ""]:
+        """Σ log |T'(φ)|."""
+        bijection = self._bijection
+        return jnp.sum(bijection.log_abs_det_jacobian(phi, bijection(phi)))
+
     def sample(self, key: jax.Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Independent draws of θ."""
         x = self.distribution.sample(key, shape)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from integrand.bounds.collapsed import collapsed_bound
 from integrand.bounds.exact import log_marginal_likelihood
 from integrand.data.dataset import Dataset
-from integrand.infer.threads import compiler_options
+from integrand.infer.threads import available_cores, compiler_options
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
@@ -42,8 +42,10 @@ class Evaluation(NamedTuple):
 
     log_likelihood: float
     log_prior: float
+    log_jacobian: float  # the part of the log prior that comes from the change of coordinates
     d_likelihood: Float[np.ndarray, " P"]
     d_prior: Float[np.ndarray, " P"]
+    d_jacobian: Float[np.ndarray, " P"]
     dZ: Float[np.ndarray, "M D"]  # empty for an exact GP
 
     @property
@@ -57,18 +59,37 @@ class Evaluation(NamedTuple):
         return self.d_likelihood + self.d_prior
 
 
+def likelihood(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What ML-II maximises: the bound, or the exact log likelihood."""
+    return e.log_likelihood, e.d_likelihood
+
+
+def density(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What is sampled: bound + log prior + log Jacobian, the log density of φ."""
+    return e.log_density, e.gradient
+
+
+def penalised(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What MAP maximises: bound + log p(θ), without the Jacobian, so that the mode is one of θ and not of φ."""
+    return e.log_density - e.log_jacobian, e.gradient - e.d_jacobian
+
+
 def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
     traces["collapsed"] += 1
     value, (d_phi, dZ) = jax.value_and_grad(
         lambda phi, Z: collapsed_bound(model.gp(model.theta(phi)), Z, data, jitter), (0, 1)
     )(phi, Z)
-    return value, *jax.value_and_grad(model.log_prior)(phi), d_phi, dZ
+    return value, d_phi, _prior_terms(model, phi), dZ
+
+
+def _prior_terms(model: Model, phi):
+    return jax.value_and_grad(model.log_prior)(phi), jax.value_and_grad(model.log_jacobian)(phi)
 
 
 def _exact(phi, X, y, model: Model):
     traces["exact"] += 1
     value, d_phi = jax.value_and_grad(lambda phi: log_marginal_likelihood(model.gp(model.theta(phi)), X, y))(phi)
-    return value, *jax.value_and_grad(model.log_prior)(phi), d_phi
+    return value, d_phi, _prior_terms(model, phi)
 
 
 @functools.cache
@@ -114,7 +135,7 @@ class CollapsedTarget:
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
-        with ThreadPoolExecutor(2 if self.threads(len(Z)) == 1 else 1) as pool:
+        with ThreadPoolExecutor(available_cores() if self.threads(len(Z)) == 1 else 1) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
 
@@ -150,7 +171,7 @@ def _timed(program, *args, **static):
 
 
 def _evaluation(out, counter: Counter) -> Evaluation:
-    value, prior, d_prior, d_phi, dZ = out
-    value, prior = float(value), float(prior)
-    counter.add(bool(np.isfinite(value)))
-    return Evaluation(value, prior, np.asarray(d_phi), np.asarray(d_prior), np.asarray(dZ))
+    value, d_phi, ((prior, d_prior), (jacobian, d_jacobian)), dZ = out
+    numbers = (float(value), float(prior), float(jacobian))
+    counter.add(bool(np.isfinite(numbers[0])))
+    return Evaluation(*numbers, *(np.asarray(a) for a in (d_phi, d_prior, d_jacobian, dZ)))

@@ -15,6 +15,8 @@ from integrand.posterior.storage import RunDirectory
 
 FIT = """
 import sys, numpy as np, integrand
+from integrand.methods import sgpr_hmc
+sgpr_hmc.SAVE_SECONDS = 0.1  # so that a fit of seconds has draws on disk when it is killed
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 2))
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
@@ -33,6 +35,8 @@ def saved_draws(path) -> np.ndarray | None:
     """The final draws on disk, in the order of their blocks."""
     try:
         with RunDirectory.open(path) as run:
+            if not run.has("data"):
+                return None  # killed before there was anything to go on from
             blocks = [run.load(name)[0]["x"] for name in run.names() if name.startswith("draws_")]
     except integrand.RunDirectoryError:
         return None  # killed before the directory held a run
@@ -48,11 +52,14 @@ def killed_once(path, seconds: float) -> None:
         process.wait()
 
 
-def check(tmp_path, moments) -> None:
+def check(tmp_path, moments) -> list[int]:
+    """Kill a fit at each of these seconds and resume it; returns how many draws were on disk each time."""
+    found = []
     for i, seconds in enumerate(moments):
         path, out = tmp_path / f"run{i}", tmp_path / f"draws{i}.npy"
         killed_once(path, seconds)
         before = saved_draws(path)
+        found.append(0 if before is None else before.shape[1])
         if before is None:
             subprocess.run([sys.executable, "-c", FIT, str(path)], check=True)  # the directory can be used afresh
             continue
@@ -61,6 +68,7 @@ def check(tmp_path, moments) -> None:
         assert json.loads(done.stdout.splitlines()[-1])["ok"], done.stdout
         after = np.load(out)
         np.testing.assert_array_equal(after[:, : before.shape[1]], before)
+    return found
 
 
 def test_resumes_after_a_kill(tmp_path):
@@ -76,4 +84,6 @@ def test_resumes_after_twenty_kills(tmp_path):
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "whole")], check=True)
     whole = time.monotonic() - began
-    check(tmp_path, whole * np.random.default_rng(1).uniform(0.05, 1.0, 20))
+    found = check(tmp_path, whole * np.random.default_rng(1).uniform(0.05, 1.0, 20))
+    print("draws on disk at each kill:", found)
+    assert sum(n > 0 for n in found) >= 3

@@ -116,9 +116,8 @@ def test_inducing_inputs_that_are_given_are_where_it_starts(data):
 
 def test_too_many_rows_for_an_exact_gp(data, monkeypatch):
     monkeypatch.setattr(optimised, "MOST_EXACT_ROWS", N - 1)
-    with pytest.raises(InputError, match="40 rows.*use a sparse method"):
+    with pytest.raises(InputError, match=r"40 rows.*use a sparse method"):
         fit(data, "gpr-ml2")
-    assert optimised.MOST_EXACT_ROWS < N
 
 
 def hard(name):

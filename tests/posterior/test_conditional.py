@@ -53,9 +53,7 @@ def test_every_row_inducing_equals_scikit_learn(kind, case):
 def test_four_libraries_agree(four_way):
     model = Model(RBF(lengthscale=four_way.lengthscale, scale=float(four_way.scale)), 3, noise=float(four_way.noise))
     jitter = Jitter(0.0, four_way.jitter)
-    conditional = sparse_conditional(
-        model, np.zeros((1, 0)), four_way.Z, Dataset.of(four_way.X, four_way.y), jitter
-    )
+    conditional = sparse_conditional(model, np.zeros((1, 0)), four_way.Z, Dataset.of(four_way.X, four_way.y), jitter)
     means, variances, noise = marginals(model, jitter, conditional, four_way.X_new)
     np.testing.assert_allclose(means[0], four_way.mean, rtol=1e-10)
     np.testing.assert_allclose(variances[0], four_way.variance, rtol=1e-10)

@@ -112,6 +112,7 @@ def test_units_of_shared_and_other_fields(data):
 # --- ArviZ
 
 
+@pytest.mark.filterwarnings("ignore::matplotlib.MatplotlibDeprecationWarning")  # of ArviZ's own calls
 def test_arviz_takes_it_without_help(posterior):
     import matplotlib
 

@@ -78,7 +78,7 @@ def fit(
         priors=priors,
         run_dir=run_dir,
         progress=not (quiet or as_json),
-        record={"out": str(out)},
+        record={"out": str(out.resolve())},
         n_inducing=inducing,
         chains=chains,
         target_ess=target_ess,
@@ -99,8 +99,10 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
 ) -> None:
     """Go on with a fit that was interrupted or killed."""
-    from integrand.cli.work import finish_fit, resume_run
+    from integrand.cli.work import check_output, finish_fit, resume_run
 
+    if out is not None:
+        check_output(out)
     posterior, record = resume_run(run_dir, max_minutes, progress=not (quiet or as_json))
     finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
 

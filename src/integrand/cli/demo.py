@@ -7,6 +7,7 @@ import numpy as np
 
 from integrand.cli.compare import answer
 from integrand.data.splits import random_split
+from integrand.errors import InputError
 from integrand.methods.registry import fit
 from integrand.metrics import evaluate
 
@@ -18,7 +19,10 @@ def run_demo(out: Path, quick: bool) -> None:
     from integrand.posterior.modelfile import save_model
     from integrand.report.html import write_report
 
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made: {error.strerror or error}") from error
     source: Any = load_diabetes(scaled=False)
     X, y, columns = np.asarray(source.data), np.asarray(source.target), list(source.feature_names)
     split = random_split(len(y), 0.25, seed=0)

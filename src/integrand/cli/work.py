@@ -1,5 +1,6 @@
 """What the commands do, without typer: tables in, models and tables out."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from integrand.cli.table import Table, read_table, write_table
 from integrand.errors import InputError
 from integrand.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from integrand.methods.registry import fit, resume
-from integrand.metrics import evaluate
+from integrand.metrics import evaluate, joint_nlpd
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
 from integrand.posterior.posterior import Posterior
+from integrand.posterior.predictive import MOST_JOINT_ROWS
 from integrand.posterior.storage import RunDirectory
 
 KERNELS = {
@@ -24,15 +26,19 @@ KERNELS = {
     "matern52": Matern52,
     "rq": RationalQuadratic,
 }
-_ROWS_AT_ONCE = 20_000
+# Rows whose components for 400 draws are kept between the columns of a prediction.
+_ROWS_AT_ONCE = 10_000
 
 
 def check_output(path: Path) -> None:
     """Refuse a place that cannot be written before hours are spent on what goes there."""
+    parent = path.resolve().parent
     if path.is_dir():
         raise InputError(f"--out {path} is a directory: name a file")
-    if not path.resolve().parent.is_dir():
-        raise InputError(f"--out {path}: there is no directory {path.resolve().parent}")
+    if not parent.is_dir():
+        raise InputError(f"--out {path}: there is no directory {parent}")
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"--out {path}: the directory {parent} cannot be written")
 
 
 def fit_table(
@@ -44,9 +50,11 @@ def fit_table(
     X, y, names = read_table(data).split(target)
     record = record | {
         "target": target,
+        "kernel": kernel,
         "data": data.name,
         "ranges": [[float(a), float(b)] for a, b in zip(X.min(axis=0), X.max(axis=0), strict=True)],
         "n_rows": len(y),
+        "settings": {name: value for name, value in arguments.items() if name not in ("progress", "run_dir")},
     }
     return fit(X, y, KERNELS[kernel](), columns=names, record=record, **arguments), record
 
@@ -68,6 +76,7 @@ def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: 
         out,
         feature_ranges=np.array(record["ranges"]),
         target_name=record["target"],
+        settings=record["settings"] | {"kernel": record["kernel"]},
         extra={"data": record["data"], "n_rows": record["n_rows"]},
     )
     emit(as_json, fit_facts(posterior, out), f"{posterior.verdict or 'Optimised.'}\nModel: {out}")
@@ -159,9 +168,20 @@ def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, flo
     """Metrics of a model on a table with the target."""
     saved = load_model(model)
     X, y = _with_target(saved, data, target)
-    predictive = saved.posterior.predict(X, include_noise=True)
-    joint = predictive.joint_log_density(y) if len(y) <= 2_000 else None
-    return {name: float(value) for name, value in evaluate(predictive.mixture(), y, joint_log_density=joint).items()}
+    total: dict[str, float] = {}
+    for i in range(0, len(y), _ROWS_AT_ONCE):  # every metric but the joint one is a mean over rows
+        block = slice(i, i + _ROWS_AT_ONCE)
+        scores = evaluate(saved.posterior.predict(X[block], include_noise=True).mixture(), y[block])
+        scores["rmse"] = scores["rmse"] ** 2
+        for name, value in scores.items():
+            total[name] = total.get(name, 0.0) + float(value) * len(y[block]) / len(y)
+    total["rmse"] = float(np.sqrt(total["rmse"]))
+    if len(y) <= MOST_JOINT_ROWS:
+        joint = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
+        total["joint_nlpd"] = float(joint_nlpd(joint, len(y)))
+    else:
+        total["joint_nlpd"] = float("nan")  # a covariance of all rows together would not fit into memory
+    return total
 
 
 def write_model_report(model: Path, data: Path | None, target: str | None, out: Path) -> None:
@@ -172,4 +192,8 @@ def write_model_report(model: Path, data: Path | None, target: str | None, out: 
     saved = load_model(model)
     rows = None if data is None else _with_target(saved, data, target)
     n_rows = (saved.extra or {}).get("n_rows")
-    write_report(out, saved.posterior, data=rows, target=target or saved.target_name or "y", n_rows=n_rows)
+    name = target or saved.target_name or "y"
+    try:
+        write_report(out, saved.posterior, data=rows, target=name, n_rows=n_rows, settings=saved.settings)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from error

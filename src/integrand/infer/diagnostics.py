@@ -118,8 +118,7 @@ def verdict(
     """Judge the final draws. `ended` says why sampling stopped early: "", "budget" or "interrupted"."""
     found: list[Finding] = []
     if chains.n_draws < 4:
-        empty = np.full(len(names), np.nan)
-        none = Convergence(empty + np.inf, empty * 0.0, empty * 0.0)
+        none = Convergence(np.full(len(names), np.inf), np.zeros(len(names)), np.zeros(len(names)))
         few = Finding("no-draws", True, f"Only {chains.n_draws} draws a chain were made.", "Allow more time or draws.")
         findings = (few, *_endings(ended))
         return Verdict(findings, none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)

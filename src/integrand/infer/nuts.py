@@ -101,14 +101,14 @@ def sample_nuts(
     """
     gate = threading.Semaphore(parallel)
     errors: list[BaseException] = []
-    samplers: list[Any] = [
-        _start_chain(log_density, whitening, start, [*seed, c], tune, draws, target_accept, max_depth, gate, errors)
-        for c, start in enumerate(starts)
-    ]
+    samplers: list[Any] = []
     began = time.monotonic()
     keep, interrupted = None, False
-    batches = [s.inspect().get_arrow_trace() for s in samplers]
     try:
+        options = (tune, draws, target_accept, max_depth, gate, errors)
+        for c, start in enumerate(starts):
+            samplers.append(_start_chain(log_density, whitening, start, [*seed, c], *options))
+        batches = [s.inspect().get_arrow_trace() for s in samplers]
         while True:
             if errors:
                 raise errors[0]
@@ -124,6 +124,8 @@ def sample_nuts(
                 if old[0][0].num_rows == new[0][0].num_rows < tune + draws:
                     _check_alive(sampler)
     except KeyboardInterrupt:
+        if len(samplers) < len(starts):
+            raise
         interrupted = True
         batches = [s.inspect().get_arrow_trace() for s in samplers]
     finally:
@@ -131,7 +133,7 @@ def sample_nuts(
             _abort(sampler)
     done, chains = min(b[0][0].num_rows for b in batches), _collect(batches, tune, whitening)
     divergences = sum(int(np.sum(_column(b[1][0], "diverging")[:tune])) for b in batches)
-    return SampledRun(chains.first(keep) if keep else chains, min(done, tune), divergences, interrupted)
+    return SampledRun(chains if keep is None else chains.first(keep), min(done, tune), divergences, interrupted)
 
 
 def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept, max_depth, gate, errors):

@@ -4,9 +4,20 @@ Small matrices and thread pools do not mix: with M = 100 the pools cost more tha
 calls for factorisations, is held to one thread in a scope; XLA's own pool is switched off per compiled function.
 """
 
+import os
+import threading
 from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
+
+_lock = threading.Lock()
+_depth = 0
+_limiter: threadpool_limits | None = None
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compiler_options(threads: int) -> dict[str, bool | int]:
@@ -18,10 +29,24 @@ def compiler_options(threads: int) -> dict[str, bool | int]:
 
 
 @contextmanager
-def blas_threads(limit: int | None):
-    """Hold BLAS to `limit` threads (None: leave it alone) until the scope ends."""
-    if limit is None:
+def one_blas_thread(wanted: bool = True):
+    """Hold BLAS to one thread until the last of all such scopes, in whatever threads, has ended.
+
+    The limit belongs to the process: were every scope to restore what it found, overlapping ones would leave it.
+    """
+    global _depth, _limiter
+    if not wanted:
         yield
-    else:
-        with threadpool_limits(limits=limit, user_api="blas"):
-            yield
+        return
+    with _lock:
+        _depth += 1
+        if _depth == 1:
+            _limiter = threadpool_limits(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _limiter is not None:
+                _limiter.restore_original_limits()
+                _limiter = None

@@ -14,7 +14,7 @@ from integrand.priors import Prior
 
 def hyperparameter(*, per_column: bool = False, unit: str = "1") -> Any:
     """Declare a field that holds a number, a prior or None; `per_column` fields have one entry a column (ARD)."""
-    return eqx.field(default=None, converter=_number_or_prior, metadata={"per_column": per_column, "unit": unit})
+    return eqx.field(default=None, converter=number_or_prior, metadata={"per_column": per_column, "unit": unit})
 
 
 class LeafKernel(Kernel):
@@ -67,7 +67,7 @@ class LeafKernel(Kernel):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _number_or_prior(value: Any) -> Any:
+def number_or_prior(value: Any) -> Any:
     """Numbers become floats or tuples, so that descriptions can be compared and hashed; JAX arrays stay."""
     if isinstance(value, (bool, str)):
         raise InputError(f"a hyperparameter is a number or a prior such as Gamma(2, 1), not {value!r}")

@@ -14,6 +14,15 @@ from integrand.posterior.storage import RunDirectory
 TOLERANCE_NATS = 0.25
 
 
+class WarmStart(NamedTuple):
+    """The ML-II point, Z at the posterior's mode, the bound at the ML-II point, and the candidate Z started from."""
+
+    phi: Float[np.ndarray, " P"]
+    Z: Float[np.ndarray, "M D"]
+    bound: float
+    candidate: str
+
+
 class Round(NamedTuple):
     """One pass of Algorithm 1's loop: Z after it, and what moving it gained on the draws that judge."""
 
@@ -22,6 +31,7 @@ class Round(NamedTuple):
     error: float  # Monte Carlo standard error of the gain
     bound: float  # averaged bound at the new Z
     bound_error: float
+    target_accept: float  # what the sampler aims at from here on
 
     @property
     def converged(self) -> bool:
@@ -35,24 +45,25 @@ class Checkpoint:
     def __init__(self, run: RunDirectory | None):
         self.run = run
 
-    def warm_start(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """φ and Z after the warm start."""
+    def warm_start(self) -> WarmStart | None:
+        """What the warm start gave."""
         if self.run is None or not self.run.has("warm_start"):
             return None
-        arrays, _ = self.run.load("warm_start")
-        return arrays["phi"], arrays["Z"]
+        arrays, meta = self.run.load("warm_start")
+        return WarmStart(arrays["phi"], arrays["Z"], meta["bound"], meta["candidate"])
 
-    def save_warm_start(self, phi: np.ndarray, Z: np.ndarray) -> None:
-        """Keep φ and Z after the warm start."""
+    def save_warm_start(self, start: WarmStart) -> None:
+        """Keep what the warm start gave."""
         if self.run is not None:
-            self.run.save("warm_start", {"phi": phi, "Z": Z})
+            meta = {"bound": float(start.bound), "candidate": start.candidate}
+            self.run.save("warm_start", {"phi": start.phi, "Z": start.Z}, meta)
 
     def rounds(self) -> list[tuple[Round, Whitening]]:
         """The rounds that were finished, with the whitening after each."""
         found = []
         for name in self._numbered("round"):
             arrays, meta = self.run.load(name)  # pyright: ignore[reportOptionalMemberAccess]
-            numbers = (meta[k] for k in ("gain", "error", "bound", "bound_error"))
+            numbers = (meta[k] for k in Round._fields[1:])
             found.append((Round(arrays["Z"], *numbers), Whitening(arrays["centre"], arrays["factor"])))
         return found
 
@@ -60,7 +71,7 @@ class Checkpoint:
         """Keep what round `k` gave."""
         if self.run is not None:
             arrays = {"Z": result.Z, "centre": whitening.centre, "factor": whitening.factor}
-            numbers = {k: getattr(result, k) for k in ("gain", "error", "bound", "bound_error")}
+            numbers = {k: float(getattr(result, k)) for k in Round._fields[1:]}
             self.run.save(f"round_{k:03d}", arrays, numbers)
 
     def draws(self) -> Chains | None:

@@ -7,11 +7,13 @@ from jaxtyping import Float
 
 from integrand.errors import InputError, NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
-from integrand.infer.threads import blas_threads
+from integrand.infer.threads import one_blas_thread
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.targets import CollapsedTarget, ExactTarget
+from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, likelihood, penalised
+
+Objective = Callable[[Evaluation], tuple[float, np.ndarray]]
 
 # Exact methods factor an N x N matrix at every step.
 MOST_EXACT_ROWS = 8_000
@@ -29,15 +31,15 @@ def climb_theta_and_inducing(
     Z: Float[np.ndarray, "M D"],
     settings: Settings,
     steps: int,
-    with_prior: bool,
+    objective: Objective,
 ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "M D"], Optimum]:
-    """max over (θ, Z) of L(θ, Z) (equation (8)), plus the log prior for MAP."""
+    """max over (θ, Z) of L(θ, Z) (equation (8)), or of another objective that adds a function of θ to it."""
     n = len(phi)
 
     def f(x: np.ndarray):
         e = target.evaluate(x[:n], x[n:].reshape(Z.shape))
-        value = e.log_density if with_prior else e.log_likelihood
-        return value, np.concatenate([e.gradient if with_prior else e.d_likelihood, e.dZ.ravel()])
+        value, d_phi = objective(e)
+        return value, np.concatenate([d_phi, e.dZ.ravel()])
 
     optimum = climb(f, np.concatenate([phi, Z.ravel()]), settings, steps)
     if not np.isfinite(optimum.value):
@@ -49,7 +51,7 @@ def climb_theta_and_inducing(
 
 
 def starting_points(problem: Problem, restarts: int) -> list[Float[np.ndarray, " P"]]:
-    """The medians of the priors, then draws from the priors pulled half-way towards them."""
+    """The medians of the priors, then points around them, a standard deviation wide in φ."""
     first = problem.model.start()
     rng = problem.rng(1)
     return [first] + [first + rng.standard_normal(len(first)) for _ in range(restarts - 1)]
@@ -62,11 +64,11 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
     method = "map" if with_prior else "ml2"
     clock.enter("optimise")
     problem.progress.phase("optimise θ and Z")
-    found = []
-    with blas_threads(1 if target.threads(problem.n_inducing) == 1 else None):
+    found, objective = [], penalised if with_prior else likelihood
+    with one_blas_thread(target.threads(problem.n_inducing) == 1):
         for k, phi in enumerate(starting_points(problem, settings.restarts)):
             Z, name = starting_inducing(problem, target, phi, purpose=k)
-            found.append((*climb_theta_and_inducing(target, phi, Z, settings, settings.steps, with_prior), name))
+            found.append((*climb_theta_and_inducing(target, phi, Z, settings, settings.steps, objective), name))
             problem.progress.update(k + 1, settings.restarts, f"bound {found[-1][2].value:.2f}")
     phi, Z, optimum, name = max(found, key=lambda result: result[2].value)
     clock.enter("conditional")
@@ -102,8 +104,7 @@ def fit_exact(problem: Problem, with_prior: bool) -> Posterior:
     problem.progress.phase("optimise θ")
 
     def f(phi: np.ndarray):
-        e = target.evaluate(phi)
-        return (e.log_density, e.gradient) if with_prior else (e.log_likelihood, e.d_likelihood)
+        return (penalised if with_prior else likelihood)(target.evaluate(phi))
 
     found = [climb(f, phi, settings, settings.steps) for phi in starting_points(problem, settings.restarts)]
     optimum = max(found, key=lambda result: result.value)

@@ -12,15 +12,16 @@ from integrand.infer.diagnostics import verdict
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains, sample_nuts
 from integrand.infer.optimise import Adam
-from integrand.infer.threads import blas_threads
+from integrand.infer.threads import one_blas_thread
 from integrand.methods.problem import Problem, starting_inducing
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.targets import CollapsedTarget
+from integrand.targets import CollapsedTarget, density
 
 STEPS, WARM_STEPS, LAST_WINDOW, EVERY = 2_000, 100, 1_500, 50
 LONG, SHORT = (500, 100), (25, 10)
 RATE = 0.01
+MAX_DEPTH = 10
 
 
 def paper_schedule(problem: Problem) -> Posterior:
@@ -28,7 +29,7 @@ def paper_schedule(problem: Problem) -> Posterior:
     if problem.run is not None:
         raise InputError("the paper's schedule keeps no state on disk: leave run_dir out, or use the default schedule")
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    with blas_threads(1 if target.threads(problem.n_inducing) == 1 else None):
+    with one_blas_thread(target.threads(problem.n_inducing) == 1):
         return _run(problem, target)
 
 
@@ -55,7 +56,8 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
         Z = adam.step(Z.ravel(), gradient.ravel() / problem.data.n_rows).reshape(Z.shape)  # line 11
         if step % EVERY == 0 and step <= LAST_WINDOW:  # line 12
             chains = _window(problem, target, Z, SHORT, step)  # lines 14-17
-            history.append(BoundPoint("round", step, clock.elapsed, float(bounds.mean()), float(bounds.std())))
+            error = float(bounds.std() / np.sqrt(len(bounds)))
+            history.append(BoundPoint("round", step, clock.elapsed, float(bounds.mean()), error))
             path.append(Z)
         problem.progress.update(step, STEPS, f"averaged bound {bounds.mean():.2f}")
     clock.enter("final")
@@ -70,6 +72,7 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
         target_ess=problem.settings.target_ess,
         rejections=counter.failures,
         evaluations=counter.gradients,
+        max_depth=MAX_DEPTH,
         ended="budget",
     )
     return Posterior(
@@ -99,22 +102,19 @@ def _start(problem: Problem) -> np.ndarray:
 def _window(problem: Problem, target: CollapsedTarget, Z: np.ndarray, length: tuple[int, int], step: int) -> Chains:
     """One chain from the prior's default point: lengthscale 2, standard deviations 1."""
     start = _point(problem, {"lengthscale": 2.0, "scale": 1.0, "noise": 1.0})
-
-    def log_density(phi: np.ndarray):
-        e = target.evaluate(phi, Z)
-        return e.log_density, e.gradient
-
     n = len(start)
     result = sample_nuts(
-        log_density,
+        lambda phi: density(target.evaluate(phi, Z)),
         start[None],
         Whitening(np.zeros(n), np.eye(n)),
         tune=length[0],
         draws=length[1],
         seed=[problem.settings.seed, 5, step],
         target_accept=0.8,
-        max_depth=10,
+        max_depth=MAX_DEPTH,
     )
+    if result.interrupted:  # the schedule keeps no state to come back to
+        raise KeyboardInterrupt
     return result.chains
 
 

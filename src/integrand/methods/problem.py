@@ -1,6 +1,7 @@
 """What every method is given: a problem in standardised units, settings, and helpers to start from."""
 
-import os
+import math
+import operator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,19 +44,31 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self):
-        counts = "n_inducing chains max_draws steps restarts tune round_draws max_rounds predictive_draws"
+        counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds predictive_draws"
         for name in counts.split():
-            if int(getattr(self, name)) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.target_ess <= 0:
-            raise InputError(f"target_ess must be positive, not {self.target_ess}")
-        if not 0.0 < self.target_accept < 1.0:
-            raise InputError(f"target_accept must lie between 0 and 1, not {self.target_accept}")
-        if self.max_minutes is not None and self.max_minutes <= 0:
-            raise InputError(f"max_minutes must be positive, not {self.max_minutes}")
+            self._check_count(name, least=1)
+        self._check_count("seed", least=0)
+        self._check_number("target_ess", 0.0, math.inf)
+        self._check_number("target_accept", 0.0, 1.0)
+        if self.max_minutes is not None:
+            self._check_number("max_minutes", 0.0, math.inf)
         for name, known in (("optimiser", ("lbfgs", "adam")), ("schedule", ("default", "paper"))):
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+
+    def _check_count(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        try:
+            if isinstance(value, bool) or operator.index(value) < least:
+                raise TypeError
+        except TypeError:
+            raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}") from None
+
+    def _check_number(self, name: str, above: float, below: float) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not above < value < below:
+            limits = f"positive and finite, not {value!r}" if below == math.inf else f"between 0 and 1, not {value!r}"
+            raise InputError(f"{name} must be {limits}")
 
 
 @dataclass(frozen=True)
@@ -82,11 +95,6 @@ class Problem:
         if self.Z is not None:
             return len(self.Z)
         return min(self.settings.n_inducing, len(distinct_rows(np.asarray(self.data.arrays()[0]))))
-
-    @property
-    def parallel(self) -> int:
-        """Evaluations that may run at once."""
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def starting_inducing(

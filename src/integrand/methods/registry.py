@@ -21,7 +21,7 @@ from integrand.methods.problem import Problem, Settings
 from integrand.methods.sgpr_hmc import sgpr_hmc
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
-from integrand.posterior.storage import RunDirectory
+from integrand.posterior.storage import RUN, RunDirectory
 from integrand.progress import Bars, Progress, Silent
 
 METHODS: Mapping[str, Callable[[Problem], Posterior]] = {
@@ -102,8 +102,12 @@ def fit(
     recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
     if run_dir is None:
         return recipe.carry_out(None, strict, progress)
-    run = RunDirectory.create(Path(run_dir), recipe.header() | {"record": dict(record or {})})
-    recipe.save(run)
+    run = _new_run(Path(run_dir), recipe.header() | {"record": dict(record or {})})
+    try:
+        recipe.save(run)
+    except BaseException:
+        run.close()
+        raise
     return recipe.carry_out(run, strict, progress)
 
 
@@ -119,6 +123,14 @@ def resume(
         run.close()
         raise
     return recipe.carry_out(run, strict, progress)
+
+
+def _new_run(path: Path, header: Mapping[str, Any]) -> RunDirectory:
+    """A directory for a new fit; one that was killed before its data were kept is as good as empty."""
+    if (path / RUN).exists() and not (path / "data.npz").exists():
+        with RunDirectory.open(path):  # refuses if it is being written at this moment
+            (path / RUN).unlink(missing_ok=True)
+    return RunDirectory.create(path, header)
 
 
 @dataclasses.dataclass(frozen=True)

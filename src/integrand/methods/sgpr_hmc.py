@@ -7,7 +7,7 @@
       while not converged (9)   `Round.converged`  until the gain, on draws that did not move Z, is within its noise
     Return Z and draws          `final_draws`      chains that go on until R-hat and ESS are reached
 
-Lines are numbered as LaTeX numbers the statements of the paper's listing.
+Lines count the numbered statements of the paper's listing, not its blank lines.
 
 The paper takes one gradient step of Z at a time; here Z climbs the averaged bound for a few L-BFGS steps between two
 samplings, which needs fewer samplings for the same Z. `paper_schedule.py` has the paper's own schedule.
@@ -19,25 +19,24 @@ from integrand.infer.diagnostics import convergence, verdict
 from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
 from integrand.infer.nuts import Chains, SampledRun, Watch, Watcher, sample_nuts
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import blas_threads
-from integrand.methods.checkpoint import Checkpoint, Round
+from integrand.infer.threads import available_cores, one_blas_thread
+from integrand.methods.checkpoint import Checkpoint, Round, WarmStart
 from integrand.methods.optimised import climb_theta_and_inducing
 from integrand.methods.problem import Problem, one_draw, starting_inducing
+from integrand.methods.watch import FinalWatch
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.targets import CollapsedTarget
+from integrand.targets import CollapsedTarget, density, likelihood
 
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS = 16
 INDUCING_STEPS = 25
-FIRST_CHECK, CHECK_EVERY = 100, 25
-SAVE_SECONDS = 5.0
 
 
 def sgpr_hmc(problem: Problem, move_Z: bool = True) -> Posterior:
     """Fit by Algorithm 1, or with Z where it starts (`sgpr-hmc-fixed-z`, the paper's ablation)."""
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    with blas_threads(1 if target.threads(problem.n_inducing) == 1 else None):
+    with one_blas_thread(target.threads(problem.n_inducing) == 1):
         return _Fit(problem, target, move_Z).run()
 
 
@@ -51,38 +50,39 @@ class _Fit:
         self.history: list[BoundPoint] = []
         self.notes: list[str] = []
         self.target_accept = self.settings.target_accept
-        self.parallel = problem.parallel if target.threads(problem.n_inducing) == 1 else 1
+        self.parallel = available_cores() if target.threads(problem.n_inducing) == 1 else 1
+        self.latest: Chains | None = None  # draws of the latest round, at the Z of that round
+        self.interrupted = False
 
     def run(self) -> Posterior:
         """All of Algorithm 1."""
-        phi, Z = self.warm_start()
-        self.optimum, path, interrupted = phi, [Z], False
-        if self.move_Z:
-            whitening, interrupted = self.rounds(path)
-        else:
-            whitening = self.metric(phi, Z)
-        chains, ended = self.final_draws(path[-1], whitening, interrupted)
-        return self.posterior(chains, path, ended)
+        start = self.warm_start()
+        path = [start.Z]
+        whitening = self.rounds(start, path) if self.move_Z else self.metric(start.phi, start.Z)
+        chains = self.latest if self.interrupted else self.final_draws(path[-1], whitening)
+        if chains is None or chains.n_draws == 0:  # ended before a draw: the mode is all there is
+            chains = one_draw(start.phi, self.target.evaluate(start.phi, path[-1]).log_density)
+        return self.posterior(chains, path, start.phi)
 
-    def warm_start(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lines 2-4: climb L over (θ, Z) for a fixed number of steps. With fixed Z, θ alone is climbed later."""
+    def warm_start(self) -> WarmStart:
+        """Lines 2-4: climb L over (θ, Z), or over θ alone where Z is fixed, for a fixed number of steps."""
         self._enter("warm start")
-        if saved := self.saved.warm_start():
-            self._note_bound("warm start", 0, self.target.evaluate(*saved).log_likelihood, 0.0)
-            return saved
+        start = self.saved.warm_start() or self._climbed()
+        self.saved.save_warm_start(start)
+        self.notes.append(f"Z started from {start.candidate}.")
+        self._note_bound("warm start", 0, start.bound, 0.0)
+        return start
+
+    def _climbed(self) -> WarmStart:
         phi, steps = self.problem.model.start(), self.settings.warm_steps
         Z, name = starting_inducing(self.problem, self.target, phi)
-        self.notes.append(f"Z started from {name}.")
-        if self.move_Z:
-            phi, Z, optimum = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, with_prior=False)
-            # Z goes on to the posterior's mode, which is nearer to the draws than the ML-II point is.
-            _, Z, _ = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, with_prior=True)
-        else:
-            optimum = maximise_lbfgs(lambda x: _likelihood(self.target, x, Z), phi, max_steps=steps)
-            phi = optimum.x
-        self._note_bound("warm start", 0, optimum.value, 0.0)
-        self.saved.save_warm_start(phi, Z)
-        return phi, Z
+        if not self.move_Z:
+            optimum = maximise_lbfgs(lambda x: likelihood(self.target.evaluate(x, Z)), phi, max_steps=steps)
+            return WarmStart(optimum.x, Z, optimum.value, name)
+        phi, Z, optimum = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, likelihood)
+        # Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
+        _, Z, _ = climb_theta_and_inducing(self.target, phi, Z, self.settings, steps, density)
+        return WarmStart(phi, Z, optimum.value, name)
 
     def metric(self, phi: np.ndarray, Z: np.ndarray) -> Whitening:
         """The Hessian of bound + prior + Jacobian at its own optimum, with Z fixed."""
@@ -90,37 +90,37 @@ class _Fit:
         # Where ML-II ran away (a constant y), the prior's medians are the better start.
         starts = (phi, self.problem.model.start())
         start = max(starts, key=lambda x: self.target.evaluate(x, Z).log_density)
-        optimum = maximise_lbfgs(lambda x: _density(self.target, x, Z), start, max_steps=100)
+        optimum = maximise_lbfgs(lambda x: density(self.target.evaluate(x, Z)), start, max_steps=100)
         return whitening_from_hessian(lambda x: self.target.evaluate(x, Z).gradient, optimum.x)
 
-    def rounds(self, path: list[np.ndarray]) -> tuple[Whitening, bool]:
+    def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
         """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""
         saved = self.saved.rounds()
-        path += [r.Z for r, _ in saved]
-        for k, (r, _) in enumerate(saved):
-            self._note_bound("round", k + 1, r.bound, r.bound_error)
-        whitening = saved[-1][1] if saved else self.metric(self.optimum, path[-1])
         done = [r for r, _ in saved]
+        for r in done:
+            path.append(r.Z)
+            self.target_accept = r.target_accept
+            self._note_bound("round", len(path) - 1, r.bound, r.bound_error)
+        whitening = saved[-1][1] if saved else self.metric(start.phi, start.Z)
         self._enter("rounds")
-        while not (done and done[-1].converged) and len(done) < self.settings.max_rounds:
+        # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
+        while not (done and done[-1].converged) and len(done) < self.settings.max_rounds and not self.saved.n_blocks:
             result = self.draw_round(path[-1], whitening, len(done))
-            if result.interrupted:
-                return whitening, True
-            if self._over_time():
-                self.notes.append("The minutes were used up before Z had settled.")
-                return whitening, False
-            chains = result.chains
-            whitening = whitening_from_draws(chains.x.reshape(-1, chains.x.shape[2]), whitening)
+            self.latest, self.interrupted = result.chains, result.interrupted
+            if self.interrupted or self._over_time():
+                return whitening
+            whitening = whitening_from_draws(self.latest.x.reshape(-1, self.latest.x.shape[2]), whitening)
             try:
-                done.append(self.move_inducing(path[-1], chains))
+                done.append(self.move_inducing(path[-1], self.latest))
             except KeyboardInterrupt:
-                return whitening, True
+                self.interrupted = True
+                return whitening
             path.append(done[-1].Z)
             self._note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
             self.saved.save_round(len(done), done[-1], whitening)
-        if not done[-1].converged:
+        if done and not done[-1].converged:
             self.notes.append(f"Z was still gaining {done[-1].gain:.2f} nats after {len(done)} rounds.")
-        return whitening, False
+        return whitening
 
     def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
         """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
@@ -153,46 +153,49 @@ class _Fit:
         if not np.isfinite(gain) or gain <= 0.0:  # the move fitted the draws that made it, not the posterior
             Z_new, after, gain = Z, before, 0.0
             error = error if np.isfinite(error) else 0.0
-        return Round(Z_new, gain, error, float(after.mean()), float(after.std(ddof=1) / np.sqrt(len(after))))
+        bound_error = float(after.std(ddof=1) / np.sqrt(len(after)))
+        return Round(Z_new, gain, error, float(after.mean()), bound_error, self.target_accept)
 
-    def final_draws(self, Z: np.ndarray, whitening: Whitening, interrupted: bool) -> tuple[Chains | None, str]:
+    def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:
         """Return: chains that go on until every hyperparameter has converged or the budget is used up."""
         self._enter("final")
-        chains: Chains | None = self.saved.draws()
-        block = self.saved.n_blocks
-        if interrupted:
-            return chains, "interrupted"
-        self.problem.progress.phase("final draws")
-        if chains is None or chains.n_draws < 2:
-            starts, tune = self._dispersed(whitening, Z, [3]), self.settings.tune
-        else:
-            flat = chains.x.reshape(-1, chains.x.shape[2])
-            whitening = whitening_from_draws(flat, whitening)
+        chains, block = self.saved.draws(), self.saved.n_blocks
+        if chains is None and self._over_time():
+            return self.latest  # no time for chains of their own: the draws of the last round are from this Z
+        if chains is not None and chains.n_draws >= 2:
+            whitening = whitening_from_draws(chains.x.reshape(-1, chains.x.shape[2]), whitening)
             starts, tune = chains.x[:, -1], self._short_tune()
+        else:
+            starts, tune = self._dispersed(whitening, Z, [3]), self.settings.tune
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
-        watch = _FinalWatch(self, chains, block, tune)
-        if watch.reached_already() or left <= 0:
-            return chains, "" if left > 0 else "budget"
+        if left <= 0 or (chains is not None and self._reached(chains)):
+            return chains
+        self.problem.progress.phase("final draws")
+        watch = FinalWatch(
+            chains,
+            self.settings.target_ess,
+            tune,
+            lambda drawn: self.saved.save_draws(block, drawn),
+            self._over_time,
+            self.problem.progress,
+        )
         result = self._sample(Z, whitening, tune, left, [4, block], starts, watch)
-        chains = chains.then(result.chains) if chains else result.chains
         self.saved.save_draws(block, result.chains)
-        if result.interrupted:
-            return chains, "interrupted"
-        return chains, "" if watch.reached else "budget"
+        self.interrupted = result.interrupted
+        return chains.then(result.chains) if chains else result.chains
 
-    def posterior(self, chains: Chains | None, path: list[np.ndarray], ended: str) -> Posterior:
+    def posterior(self, chains: Chains, path: list[np.ndarray], optimum: np.ndarray) -> Posterior:
         """Put the pieces together: verdict, thinned conditionals, history."""
         self._enter("conditional")
-        problem, settings = self.problem, self.settings
-        if chains is None or chains.n_draws == 0:
-            chains = one_draw(self.optimum, self.target.evaluate(self.optimum, path[-1]).log_density)
+        problem, settings, counter = self.problem, self.settings, self.target.counter
+        reached = chains.n_draws >= 4 and self._reached(chains)
         judged = verdict(
             chains,
             problem.model.names,
             target_ess=settings.target_ess,
-            rejections=self.target.counter.failures,
-            evaluations=self.target.counter.gradients,
-            ended=ended,
+            rejections=counter.failures,
+            evaluations=counter.gradients,
+            ended="interrupted" if self.interrupted else "" if reached else "budget",
         )
         each = min(max(settings.predictive_draws // len(chains.x), 1), chains.n_draws)  # evenly from every chain
         evenly = np.linspace(0, chains.n_draws - 1, each).astype(int)
@@ -207,22 +210,25 @@ class _Fit:
             chains,
             conditional,
             judged,
-            self.optimum,
+            optimum,
             tuple(self.history),
             np.array(path),
             dict(self.clock.seconds),
             {
-                "gradients": self.target.counter.gradients,
-                "failures": self.target.counter.failures,
+                "gradients": counter.gradients,
+                "failures": counter.failures,
                 "rounds": len(path) - 1,
                 "blocks": self.saved.n_blocks,
             },
             tuple(self.notes),
         )
 
+    def _reached(self, chains: Chains) -> bool:
+        return convergence(chains.x).reached(self.settings.target_ess)
+
     def _sample(self, Z, whitening, tune, draws, purpose, starts, watch) -> SampledRun:
         return sample_nuts(
-            lambda x: _density(self.target, x, Z),
+            lambda x: density(self.target.evaluate(x, Z)),
             starts,
             whitening,
             tune=tune,
@@ -234,11 +240,22 @@ class _Fit:
         )
 
     def _dispersed(self, whitening: Whitening, Z: np.ndarray, purpose: list[int]) -> np.ndarray:
-        """Starts for the chains, wider than the posterior, each pulled in until the density there is finite."""
+        """Starts for the chains, wider than the posterior, each pulled in until it is not hopeless there.
+
+        1.5 standard deviations cost a Gaussian about P nats; where it is a hundred, as on the edge of what can be
+        factored when the noise is nearly zero, a chain would not find its way back.
+        """
         rng = np.random.default_rng([self.settings.seed, *purpose])
-        starts = 1.5 * rng.standard_normal((self.settings.chains, len(whitening.centre)))
+        n = len(whitening.centre)
+        starts = 1.5 * rng.standard_normal((self.settings.chains, n))
+        least = self.target.evaluate(whitening.centre, Z).log_density - 100.0 - 10.0 * n
+
+        def hopeless(start: np.ndarray) -> bool:
+            density = self.target.evaluate(whitening.to_x(start), Z).log_density
+            return not (np.isfinite(density) and density >= least)
+
         for start in starts:
-            while not np.isfinite(self.target.evaluate(whitening.to_x(start), Z).log_density) and np.any(start != 0.0):
+            while np.any(start != 0.0) and hopeless(start):
                 start *= 0.5 if np.abs(start).max() > 1e-3 else 0.0
         return whitening.to_x(starts)
 
@@ -248,13 +265,13 @@ class _Fit:
     def _tell(self, total: int) -> Watcher:
         def watch(w: Watch) -> int | None:
             self.problem.progress.update(w.done, total, f"{w.done} of {total} draws")
-            return w.chains.n_draws if self._over_time() and w.chains.n_draws else None
+            return w.chains.n_draws if self._over_time() else None
 
         return watch
 
     def _enter(self, phase: str) -> None:
         self.clock.enter(phase)
-        if phase in ("warm start", "metric"):
+        if phase in ("warm start", "metric"):  # the others tell more of themselves
             self.problem.progress.phase(phase)
 
     def _note_bound(self, phase: str, step: int, bound: float, error: float) -> None:
@@ -263,61 +280,3 @@ class _Fit:
     def _over_time(self) -> bool:
         minutes = self.settings.max_minutes
         return minutes is not None and self.clock.elapsed > 60.0 * minutes
-
-
-class _FinalWatch:
-    """Looks at the growing chains at fixed numbers of draws, saves them, and says when they are enough."""
-
-    def __init__(self, fit: _Fit, before: Chains | None, block: int, tune: int):
-        self.fit, self.before, self.block, self.tune = fit, before, block, tune
-        self.reached = False
-        self.n_before = before.n_draws if before else 0
-        self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
-        self.saved_at = 0.0
-        self.text = ""
-
-    def reached_already(self) -> bool:
-        """Whether the draws of earlier blocks are enough."""
-        if self.before is None or self.n_before < FIRST_CHECK:
-            return False
-        self.reached = convergence(self.before.x).reached(self.fit.settings.target_ess)
-        return self.reached
-
-    def __call__(self, w: Watch) -> int | None:
-        """How many draws of this block to keep, once it is time to stop."""
-        n = self.n_before + w.chains.n_draws
-        while self.next_check <= n:
-            here = self.next_check - self.n_before
-            x = w.chains.first(here).x
-            x = np.concatenate([self.before.x, x], axis=1) if self.before else x
-            numbers = convergence(x)
-            least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
-            self.text = f"R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
-            self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
-            if numbers.reached(self.fit.settings.target_ess):
-                self.reached = True
-                return here
-        if w.chains.n_draws and w.seconds - self.saved_at > SAVE_SECONDS:
-            self.fit.saved.save_draws(self.block, w.chains)
-            self.saved_at = w.seconds
-        self._tell(w, n)
-        if self.fit._over_time():
-            return max(w.chains.n_draws, 1) if w.chains.n_draws else None
-        return None
-
-    def _tell(self, w: Watch, n: int) -> None:
-        divergences = int(w.chains.diverging.sum())
-        text = f"tuning, {w.done} draws" if w.done < self.tune else f"{n} draws, {divergences} divergences. {self.text}"
-        # The time left is that to the next check beyond the target, as far as one can tell.
-        expected = self.n_before + self.tune + max(FIRST_CHECK, self.next_check)
-        self.fit.problem.progress.update(self.n_before + w.done, expected, text)
-
-
-def _likelihood(target: CollapsedTarget, phi: np.ndarray, Z: np.ndarray):
-    e = target.evaluate(phi, Z)
-    return e.log_likelihood, e.d_likelihood
-
-
-def _density(target: CollapsedTarget, phi: np.ndarray, Z: np.ndarray):
-    e = target.evaluate(phi, Z)
-    return e.log_density, e.gradient

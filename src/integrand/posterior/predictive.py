@@ -11,14 +11,14 @@ from scipy.linalg import solve_triangular
 
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
-from integrand.infer.threads import blas_threads
+from integrand.infer.threads import one_blas_thread
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior.conditional import Conditional, draws_of, joints, marginals
 from integrand.posterior.mixture import GaussianMixture
 
 # A joint density or joint draws need a T x T covariance for each draw.
-_MOST_JOINT_ROWS = 5_000
+MOST_JOINT_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Predictive:
             means, covariances, noise = joints(
                 self.model, self.jitter, draws_of(self.conditional, picked[some]), self.X
             )
-            with blas_threads(1):
+            with one_blas_thread():
                 for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
                     extra = s if self.include_noise else 0.0
                     out[start + i] = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
@@ -106,7 +106,7 @@ class Predictive:
         for start in range(0, self.n_draws, self._joint_block()):
             some = draws_of(self.conditional, slice(start, start + self._joint_block()))
             means, covariances, noise = joints(self.model, self.jitter, some, self.X)
-            with blas_threads(1):
+            with one_blas_thread():
                 for mean, covariance, s in zip(means, covariances, noise, strict=True):
                     root = _root(covariance, s if self.include_noise else 0.0)
                     white = solve_triangular(root, target - mean, lower=True)
@@ -147,10 +147,10 @@ class Predictive:
         return np.concatenate(parts, axis=-1)
 
     def _check_joint(self) -> None:
-        if len(self.X) > _MOST_JOINT_ROWS:
+        if len(self.X) > MOST_JOINT_ROWS:
             raise InputError(
                 f"a joint distribution over {len(self.X)} rows needs a matrix of that size for each draw: "
-                f"ask for at most {_MOST_JOINT_ROWS} rows at a time"
+                f"ask for at most {MOST_JOINT_ROWS} rows at a time"
             )
 
     def _joint_block(self) -> int:

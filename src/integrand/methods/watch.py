@@ -1,0 +1,60 @@
+"""Watching the final chains: when they are enough, when the time is up, and what goes to disk meanwhile."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from integrand.infer.diagnostics import convergence
+from integrand.infer.nuts import Chains, Watch
+from integrand.progress import Progress
+
+FIRST_CHECK, CHECK_EVERY = 100, 25
+SAVE_SECONDS = 5.0
+
+
+class FinalWatch:
+    """Looks at the growing chains at fixed numbers of draws, saves them, and says when they are enough.
+
+    Checks are at 100 draws a chain and every 25 after that (every 50 from 2000, every 75 from 3000, and so on), so
+    what is kept depends on the draws alone.
+    """
+
+    def __init__(
+        self,
+        before: Chains | None,
+        target_ess: float,
+        tune: int,
+        save: Callable[[Chains], None],
+        over_time: Callable[[], bool],
+        progress: Progress,
+    ):
+        self.before, self.target_ess, self.tune = before, target_ess, tune
+        self.save, self.over_time, self.progress = save, over_time, progress
+        self.n_before = before.n_draws if before else 0
+        self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
+        self.saved_at = 0.0
+        self.text = ""
+
+    def __call__(self, w: Watch) -> int | None:
+        """How many draws of this block to keep, once it is time to stop."""
+        n = self.n_before + w.chains.n_draws
+        while self.next_check <= n:
+            here = self.next_check - self.n_before
+            x = w.chains.first(here).x
+            numbers = convergence(np.concatenate([self.before.x, x], axis=1) if self.before else x)
+            least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
+            self.text = f"R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
+            self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
+            if numbers.reached(self.target_ess):
+                return here
+        if w.chains.n_draws and w.seconds - self.saved_at > SAVE_SECONDS:
+            self.save(w.chains)
+            self.saved_at = w.seconds
+        self._tell(w, n)
+        return w.chains.n_draws if self.over_time() else None
+
+    def _tell(self, w: Watch, n: int) -> None:
+        divergences = int(w.chains.diverging.sum())
+        text = f"tuning, {w.done} draws" if w.done < self.tune else f"{n} draws, {divergences} divergences. {self.text}"
+        # As far as one can tell: the next check may be the last.
+        self.progress.update(self.n_before + w.done, self.n_before + self.tune + self.next_check, text)
