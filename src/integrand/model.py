@@ -97,8 +97,8 @@ class Model:
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
-            "noise": resolve(_NOISE_SLOT, number_or_prior(noise)),
-            "mean": resolve(_MEAN_SLOT, number_or_prior(mean)),
+            "noise": resolve(_NOISE_SLOT, number_or_prior(noise, "noise")),
+            "mean": resolve(_MEAN_SLOT, number_or_prior(mean, "mean")),
             "priors": priors,
         }
         for name, value in values.items():

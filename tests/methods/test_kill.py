@@ -15,8 +15,8 @@ from integrand.posterior.storage import RunDirectory
 
 FIT = """
 import sys, numpy as np, integrand
-from integrand.methods import sgpr_hmc
-sgpr_hmc.SAVE_SECONDS = 0.1  # so that a fit of seconds has draws on disk when it is killed
+from integrand.methods import watch
+watch.SAVE_SECONDS = 0.1  # so that a fit of seconds has draws on disk when it is killed
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 2))
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)

@@ -22,7 +22,7 @@ from integrand import (
 )
 from integrand.data.scaling import Standardiser
 from integrand.infer.nuts import Chains
-from integrand.methods import paper_schedule, sgpr_hmc
+from integrand.methods import paper_schedule, sgpr_hmc, watch
 from integrand.methods.checkpoint import Checkpoint
 from integrand.posterior.storage import RunDirectory
 from integrand.progress import Silent
@@ -238,7 +238,7 @@ def test_a_budget_of_time_ends_it(data):
     [
         ({"method": "sgpr"}, "no method 'sgpr': choose from ml2"),
         ({"n_induced": 3}, "no setting 'n_induced': choose from chains"),
-        ({"chains": 0}, "chains must be at least 1"),
+        ({"chains": 0}, "chains must be a whole number of at least 1"),
         ({"target_accept": 1.0}, "target_accept"),
         ({"max_minutes": -1.0}, "max_minutes"),
         ({"optimiser": "sgd"}, "lbfgs, adam"),
@@ -350,7 +350,7 @@ STAGES = {
 def test_resume_after_a_kill(stage, data, tmp_path, monkeypatch):
     method, files, max_draws = STAGES[stage]
     run_dir = tmp_path / "run"
-    monkeypatch.setattr(sgpr_hmc, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "SAVE_SECONDS", 0.0)
     with monkeypatch.context() as patched:
         killed_after(patched, method)
         with pytest.raises(Killed):

@@ -1,5 +1,6 @@
 """NUTS through nutpie on a log density given as a Python function: chains side by side, watched while they run."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from integrand.infer.metric import Whitening
 Vector = Float[np.ndarray, " P"]
 LogDensity = Callable[[Vector], tuple[float, Vector]]
 
-_POLL_SECONDS = 0.05
+# Each look at the chains holds Python's lock, for which their threads have to wait: not too often.
+_POLL_SECONDS = 0.25
 
 
 class Chains(NamedTuple):
@@ -51,7 +53,7 @@ class Watch(NamedTuple):
     seconds: float
 
 
-# Called every few hundredths of a second; returns how many draws to keep when it is time to stop.
+# Called a few times a second; returns how many draws to keep when it is time to stop.
 Watcher = Callable[[Watch], int | None]
 
 
@@ -94,12 +96,12 @@ def sample_nuts(
     seed
         Numbers that, with the chain's position, determine the draws.
     parallel
-        How many evaluations may run at once.
+        1 if only one evaluation may run at a time, as when each uses all cores; otherwise chains run side by side.
     watch
         Sees the draws while they come and may end the run; what it keeps depends on the draws alone, so the
         same seed gives the same result however fast the machine is.
     """
-    gate = threading.Semaphore(parallel)
+    gate = threading.Lock() if parallel == 1 else contextlib.nullcontext()
     errors: list[BaseException] = []
     samplers: list[Any] = []
     began = time.monotonic()

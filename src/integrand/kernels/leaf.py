@@ -67,16 +67,16 @@ class LeafKernel(Kernel):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def number_or_prior(value: Any) -> Any:
+def number_or_prior(value: Any, name: str = "a hyperparameter") -> Any:
     """Numbers become floats or tuples, so that descriptions can be compared and hashed; JAX arrays stay."""
     if isinstance(value, (bool, str)):
-        raise InputError(f"a hyperparameter is a number or a prior such as Gamma(2, 1), not {value!r}")
+        raise InputError(f"{name} is a number or a prior such as Gamma(2, 1), not {value!r}")
     if isinstance(value, (int, float, np.number)):
         return float(value)
     if isinstance(value, (list, tuple, np.ndarray)):
         array = np.asarray(value)
         if array.dtype.kind not in "iuf" or array.ndim > 1:
-            raise InputError(f"a hyperparameter is a number, one number a column, or a prior, not {value!r}")
+            raise InputError(f"{name} is a number, one number a column, or a prior, not {value!r}")
         return float(array) if array.ndim == 0 else tuple(float(v) for v in array)
     return value
 
