@@ -1,6 +1,6 @@
 """Draw the README's picture: the hyperposterior of the first tutorial's data beside the ML-II point.
 
-    python docs/images/make_hyperposterior.py
+python docs/images/make_hyperposterior.py
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ from integrand import (
 )
 from integrand.data.scaling import Standardiser
 from integrand.infer.nuts import Chains
-from integrand.methods import paper_schedule, sgpr_hmc, watch
+from integrand.methods import paper_schedule, watch
 from integrand.methods.checkpoint import Checkpoint
 from integrand.posterior.storage import RunDirectory
 from integrand.progress import Silent
