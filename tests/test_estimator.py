@@ -275,7 +275,7 @@ def test_known_noise_is_reserved(data):
         ({"method": "hmc"}, "no method 'hmc'"),
         ({"kernel": "rbf"}, "kernel must be a kernel"),
         ({"priors": "flat"}, "no preset 'flat'"),
-        ({"n_inducing": 0}, "n_inducing must be at least 1"),
+        ({"n_inducing": 0}, "n_inducing must be a whole number of at least 1"),
         ({"target_accept": 2.0}, "target_accept"),
         ({"settings": {"stepz": 1}}, "no setting 'stepz'"),
         ({"noise": -1.0}, "noise must be positive"),

@@ -13,6 +13,8 @@ AnyArray = Array | np.ndarray
 
 # Points whose prior variance is below this fraction of the average still get jitter in proportion to the average.
 _FLOOR = 1e-6
+# A noise variance below this is a likelihood running away on a constant y; its square root is still a number.
+LEAST_VARIANCE = 1e-200
 # Below this size one triangular solve is as fast as going on halving.
 _INVERSE_LEAF = 32
 

@@ -43,8 +43,11 @@ def saved_draws(path) -> np.ndarray | None:
     return np.concatenate(blocks, axis=1) if blocks else np.empty((4, 0, 4))
 
 
-def killed_once(path, seconds: float) -> None:
+def killed_once(path, after: str, seconds: float) -> None:
+    """Run a fit and kill it so many seconds after a file of this name has appeared in its directory ("": at once)."""
     process = subprocess.Popen([sys.executable, "-c", FIT, str(path)])
+    while not (path / after).exists() and after and process.poll() is None:
+        time.sleep(0.01)
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -52,38 +55,44 @@ def killed_once(path, seconds: float) -> None:
         process.wait()
 
 
-def check(tmp_path, moments) -> list[tuple[int, int]]:
-    """Kill a fit at each of these seconds and resume it; returns draws on disk at the kill, and at the end."""
+def check(tmp_path, moments) -> list[tuple[str, int, int]]:
+    """Kill a fit at each moment and resume it; returns the file waited for, draws on disk at the kill, at the end."""
     found = []
-    for i, seconds in enumerate(moments):
+    for i, (after, seconds) in enumerate(moments):
         path, out = tmp_path / f"run{i}", tmp_path / f"draws{i}.npy"
-        killed_once(path, seconds)
+        killed_once(path, after, seconds)
         before = saved_draws(path)
         if before is None:
             subprocess.run([sys.executable, "-c", FIT, str(path)], check=True)  # the directory can be used afresh
             continue
         done = subprocess.run([sys.executable, "-c", RESUME, str(path), str(out)], capture_output=True, text=True)
-        assert done.returncode == 0, f"killed after {seconds:.2f} s: {done.stderr}"
+        assert done.returncode == 0, f"killed {seconds:.2f} s after {after!r}: {done.stderr}"
         assert json.loads(done.stdout.splitlines()[-1])["ok"], done.stdout
-        after = np.load(out)
-        np.testing.assert_array_equal(after[:, : before.shape[1]], before)
-        found.append((before.shape[1], after.shape[1]))
+        draws = np.load(out)
+        np.testing.assert_array_equal(draws[:, : before.shape[1]], before)
+        found.append((after, before.shape[1], draws.shape[1]))
+    print("waited for, draws on disk at the kill, draws at the end:", found)
     return found
 
 
+def assert_some_in_the_middle(found, least):
+    """The final draws were cut off, and not all of them were lost."""
+    assert sum(0 < before < end for _, before, end in found) >= least, found
+
+
 def test_resumes_after_a_kill(tmp_path):
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "whole")], check=True)
-    whole = time.monotonic() - began
     rng = np.random.default_rng(0)
-    print(check(tmp_path, whole * rng.uniform(0.35, 1.0, 3)))
+    moments = [("run.json", rng.uniform(0.0, 6.0)), ("warm_start.npz", rng.uniform(0.0, 3.0)), ("draws_000.npz", 0.05)]
+    assert_some_in_the_middle(check(tmp_path, moments), 1)
 
 
 @pytest.mark.slow
 def test_resumes_after_twenty_kills(tmp_path):
+    """Ten at any moment, beginning with the first imports, and ten while the final draws are being written."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", FIT, str(tmp_path / "whole")], check=True)
     whole = time.monotonic() - began
-    found = check(tmp_path, whole * np.random.default_rng(1).uniform(0.05, 1.0, 20))
-    print("draws on disk at each kill, and at the end:", found)
-    assert sum(0 < n < whole for n, whole in found) >= 3  # some were killed in the middle of the final draws
+    rng = np.random.default_rng(1)
+    moments = [("", seconds) for seconds in whole * rng.uniform(0.05, 1.0, 10)]
+    moments += [("draws_000.npz", seconds) for seconds in rng.uniform(0.0, 0.5, 10)]
+    assert_some_in_the_middle(check(tmp_path, moments), 5)

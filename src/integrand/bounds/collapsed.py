@@ -21,7 +21,15 @@ from integrand.data.dataset import Dataset, Rows
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.kernels.base import Kernel
-from integrand.linalg import AnyArray, Jitter, cholesky, log_diagonal_sum, transposed, triangular_inverse
+from integrand.linalg import (
+    LEAST_VARIANCE,
+    AnyArray,
+    Jitter,
+    cholesky,
+    log_diagonal_sum,
+    transposed,
+    triangular_inverse,
+)
 from integrand.precision import in_float64
 
 # A = Li K is kept from the value's pass for the gradient's if it takes no more than this, else made again.
@@ -97,7 +105,8 @@ def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     fit = -0.5 * sums.rr / s + 0.5 * jnp.sum(factors.c**2)
     trace = -0.5 * (sums.k - jnp.trace(sums.W)) / s
     bound = log_normaliser + fit + trace
-    return jnp.where(factors.ok & jnp.isfinite(bound), bound, -jnp.inf)
+    ok = factors.ok & jnp.isfinite(bound) & (s > LEAST_VARIANCE)
+    return jnp.where(ok, bound, -jnp.inf)
 
 
 class InducingPosterior(NamedTuple):

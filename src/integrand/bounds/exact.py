@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.linalg import AnyArray, cholesky, log_diagonal_sum, triangular_inverse
+from integrand.linalg import LEAST_VARIANCE, AnyArray, cholesky, log_diagonal_sum, triangular_inverse
 from integrand.precision import in_float64
 
 
@@ -50,7 +50,8 @@ def _value(factors: ExactFactors, gp: GP, y: Array) -> Array:
     value = (
         -0.5 * (y - gp.mean) @ factors.alpha - log_diagonal_sum(factors.L) - 0.5 * y.shape[0] * math.log(2 * math.pi)
     )
-    return jnp.where(factors.ok & jnp.isfinite(value), value, -jnp.inf)
+    ok = factors.ok & jnp.isfinite(value) & (gp.noise**2 > LEAST_VARIANCE)
+    return jnp.where(ok, value, -jnp.inf)
 
 
 def _forward(gp: GP, X: Array, y: Array):
