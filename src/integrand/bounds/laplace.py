@@ -1,0 +1,152 @@
+"""Laplace's approximation of a GP with any likelihood: a Gaussian at the mode of p(f | y, θ), and log q(y | θ).
+
+Everything is written in whitened values, f = mean + L ν with L Lᵀ = K + jitter and ν ~ N(0, I), where the matrix to
+factor is B = I + LᵀWL: its eigenvalues are those of the I + W½KW½ of Rasmussen & Williams (2006), section 3.4, so it
+is as well conditioned, but it needs no root of W and gives draws of ν by one triangular solve.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float
+
+from integrand.gp import GP
+from integrand.linalg import Jitter, cholesky, log_diagonal_sum
+
+# log p(y | f) of each row.
+RowLikelihood = Callable[[Any], Any]
+
+# Newton steps, and the lengths tried along each: 1, ½, ... An exponential overshoots by far from a poor start.
+MOST_STEPS, _HALVINGS = 50, 10
+# A step that gains less than this many nats, for each nat there is, is the last.
+_TOLERANCE = 1e-10
+
+
+class LatentPrior(NamedTuple):
+    """f = mean + L ν at the rows of X."""
+
+    mean: Float[Array, ""]
+    L: Float[Array, "N N"]
+
+    def f(self, nu: Float[Array, " N"]) -> Float[Array, " N"]:
+        """Function values from whitened ones."""
+        return self.mean + self.L @ nu
+
+
+def latent_prior(gp: GP, X: Float[Array, "N D"], jitter: Jitter) -> LatentPrior:
+    """Factor the prior covariance at X; L is NaN where that fails."""
+    L, _ = cholesky(jitter.add_to(gp.kernel.gram(X), gp.kernel.diagonal(X)))
+    return LatentPrior(jnp.asarray(gp.mean), L)
+
+
+class Laplace(NamedTuple):
+    """q(ν) = N(mode, B⁻¹) with B = I + LᵀWL = LB LBᵀ, and log q(y | θ) (R&W equation (3.32))."""
+
+    mode: Float[Array, " N"]
+    W: Float[Array, " N"]
+    LB: Float[Array, "N N"]
+    log_evidence: Float[Array, ""]
+
+
+def curvature(rows: RowLikelihood, f: Float[Array, " N"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """∂ log p(y | f)/∂f and W = -∂²/∂f², which is set to zero where it is negative.
+
+    A likelihood that is not log-concave (Student-t, for outliers) has such rows: q is then as wide there as the prior.
+    """
+
+    def slope(f):
+        return jax.grad(lambda f: jnp.sum(rows(f)))(f)
+
+    # Each row depends on its own f alone, so the gradient of the sum of slopes is the diagonal of the Hessian.
+    return slope(f), jnp.maximum(-jax.grad(lambda f: jnp.sum(slope(f)))(f), 0.0)
+
+
+def factor(prior: LatentPrior, W: Float[Array, " N"]) -> Float[Array, "N N"]:
+    """Lower Cholesky factor of B = I + LᵀWL."""
+    B = jnp.eye(W.shape[0], dtype=W.dtype) + prior.L.T @ (W[:, None] * prior.L)
+    return cholesky(B)[0]
+
+
+def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] | None = None) -> Laplace:
+    """The mode by Newton's method (R&W Algorithm 3.1), each step cut until it gains; then the Gaussian there.
+
+    The first step expands the likelihood around f = `guess`, which need not be likely under the prior: the mode at
+    another θ will do. Without one, it is the prior's mean.
+
+    Gradients pass through the last step only: a Newton step from the mode ν̂ has the derivative
+    B⁻¹ ∂(Lᵀ∂log p(y | f)/∂f)/∂θ, which is that of ν̂ itself, and none in where it started. Where W was set to zero
+    this holds nearly.
+    """
+    stopped = jax.lax.stop_gradient
+
+    def objective(nu, f):
+        value = jnp.sum(rows(f)) - 0.5 * nu @ nu
+        return jnp.where(jnp.isfinite(value), value, -jnp.inf)
+
+    def newton(nu, prior):
+        slope, W = curvature(rows, prior.f(nu))
+        return cho_solve((factor(prior, W), True), prior.L.T @ slope - nu)
+
+    fixed = stopped(prior)
+    lengths = 0.5 ** jnp.arange(float(_HALVINGS))
+
+    def step(carry):
+        nu, value, _, count = carry
+        move = newton(nu, fixed)
+        f, df = fixed.f(nu), fixed.L @ move
+        values = jax.vmap(lambda t: objective(nu + t * move, f + t * df))(lengths)
+        best = jnp.argmax(values)
+        gain = values[best] - value
+        better = gain > 0.0
+        nu, value = jnp.where(better, nu + lengths[best] * move, nu), jnp.where(better, values[best], value)
+        return nu, value, gain > _TOLERANCE * (1.0 + jnp.abs(value)), count + 1
+
+    start = jnp.zeros_like(fixed.L[0])
+    value = objective(start, fixed.f(start))
+    if guess is not None:
+        slope, W = curvature(rows, guess)
+        near = cho_solve((factor(fixed, W), True), fixed.L.T @ (slope + W * (guess - fixed.mean)))
+        there = objective(near, fixed.f(near))
+        start, value = jnp.where(there > value, near, start), jnp.maximum(there, value)
+    first = (start, value, jnp.asarray(True), jnp.asarray(0))
+    nu, _, going, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[3] < MOST_STEPS), step, first)
+    nu = stopped(nu)
+    move = newton(nu, prior)
+    nu = nu + jnp.where(going, move - stopped(move), move)  # away from a mode a whole step may go too far
+    f = prior.f(nu)
+    W = curvature(rows, f)[1]
+    LB = factor(prior, W)
+    value = jnp.sum(rows(f)) - 0.5 * nu @ nu - log_diagonal_sum(LB)
+    return Laplace(nu, W, LB, jnp.where(jnp.isfinite(value), value, -jnp.inf))
+
+
+class Weighted(NamedTuple):
+    """Draws of ν from q, and the log of p(y | f) p(ν) / q(ν) of each: their mean estimates p(y | θ) without bias."""
+
+    nu: Float[Array, "K N"]
+    log_weights: Float[Array, " K"]
+
+    @property
+    def log_estimate(self) -> Float[Array, ""]:
+        """Log of the mean weight."""
+        return jax.nn.logsumexp(self.log_weights) - jnp.log(float(self.log_weights.shape[0]))
+
+
+def importance_draws(
+    key: jax.Array, rows: RowLikelihood, prior: LatentPrior, approximation: Laplace, n_draws: int
+) -> Weighted:
+    """`n_draws` from q(ν), in pairs on opposite sides of the mode, with their weights.
+
+    Each of a pair is a draw from q, so the mean weight stays unbiased; what q misses by being symmetric cancels.
+    With ν = mode + LB⁻ᵀε: log p(y | f) - ½ νᵀν + ½ εᵀε - Σ log diag LB, in which the (2π)^(N/2) have cancelled.
+    """
+    mode, _, LB, _ = approximation
+    half = jax.random.normal(key, (-(-n_draws // 2), mode.shape[0]), mode.dtype)
+    epsilon = jnp.concatenate([half, -half])[:n_draws]
+    nu = mode + solve_triangular(LB, epsilon.T, lower=True, trans=1).T
+    fits = jax.vmap(lambda nu: jnp.sum(rows(prior.f(nu))))(nu)
+    log_weights = fits - 0.5 * jnp.sum(nu**2, axis=1) + 0.5 * jnp.sum(epsilon**2, axis=1) - log_diagonal_sum(LB)
+    return Weighted(nu, jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf))
