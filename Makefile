@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-methods lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ bench-fit: $(STAMP) ## whole fits of the paper's data sets in fresh processes
 
 bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
 	$(BIN)/python benchmarks/large_fit.py $(ARGS)
+
+bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
+	$(BIN)/python benchmarks/method_time.py $(ARGS)
 
 lint: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -2,7 +2,8 @@
 
 Runs the default `sgpr-hmc` with M = 100 on the paper's data sets, split 0 and scaling, one process after the other.
 
-    python benchmarks/fit_time.py [--data-dir DIR] [--datasets boston,yacht] [--method sgpr-hmc] [--seed 0]
+    python benchmarks/fit_time.py [--data-dir DIR] [--datasets boston,yacht] [--method sgpr-hmc] [--sampler nuts]
+                                  [--max-minutes 5] [--seed 0]
 """
 
 import argparse
@@ -23,6 +24,8 @@ def parsed():
     parser.add_argument("--data-dir", default=default, help="directory with the data sets (INTEGRAND_DATA)")
     parser.add_argument("--datasets", default=DATASETS)
     parser.add_argument("--method", default="sgpr-hmc")
+    parser.add_argument("--sampler", default="nuts")
+    parser.add_argument("--max-minutes", type=float, default=None, help="of each fit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--json", default="", help="also write the rows to this file")
@@ -40,7 +43,7 @@ def one_fit(arguments, began: float) -> dict:
     from integrand.metrics import nlpd, rmse
     from integrand.targets import compile_seconds
 
-    if arguments.method.startswith("sgpr-hmc"):
+    if integrand.METHODS[arguments.method].draws and arguments.sampler == "nuts":
         import nutpie  # noqa: F401  (counted as import time, as it would be inside the fit)
     imported = time.time() - began
     named = load(arguments.one, arguments.data_dir)
@@ -54,6 +57,8 @@ def one_fit(arguments, began: float) -> dict:
         columns=named.feature_names,
         scaler=Standardiser.paper(X, y),
         seed=arguments.seed,
+        sampler=arguments.sampler,
+        max_minutes=arguments.max_minutes,
     )
     seconds = time.time() - began
     mixture = posterior.predict(X[split.test], include_noise=True).mixture()
@@ -61,6 +66,8 @@ def one_fit(arguments, began: float) -> dict:
     compiled = compile_seconds()
     row = {
         "dataset": arguments.one,
+        "method": arguments.method,
+        "sampler": arguments.sampler,
         "seconds": seconds,
         "import": imported,
         "compile": compiled,

@@ -437,7 +437,7 @@ print("real")
 def test_a_postponed_module_is_the_real_one_as_soon_as_it_is_used():
     code = """
 import sys
-from integrand.estimator import _postponed
+from integrand.estimator_base import _postponed
 for name in list(sys.modules):
     if name.startswith("wave"):
         del sys.modules[name]

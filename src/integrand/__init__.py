@@ -3,6 +3,7 @@
 Importing this package changes no JAX flag and loads neither matplotlib, ArviZ nor nutpie.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from integrand.bounds.collapsed import collapsed_bound
@@ -32,7 +33,8 @@ from integrand.kernels import (
     RationalQuadratic,
 )
 from integrand.linalg import Jitter
-from integrand.methods.registry import METHODS, fit, resume
+from integrand.methods.registry import fit, resume
+from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 from integrand.priors import (
@@ -53,6 +55,7 @@ from integrand.priors import (
 from integrand.version import __version__
 
 if TYPE_CHECKING:
+    from integrand.classifier import SparseGPClassifier
     from integrand.estimator import SparseGPRegressor
 
 __all__ = [
@@ -88,6 +91,7 @@ __all__ = [
     "Prior",
     "RationalQuadratic",
     "RunDirectoryError",
+    "SparseGPClassifier",
     "SparseGPRegressor",
     "StudentT",
     "Uniform",
@@ -103,10 +107,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The estimator on first use: it brings scikit-learn, which nothing else here needs."""
-    if name != "SparseGPRegressor":
+    """The estimators on first use: they bring scikit-learn, which nothing else here needs."""
+    homes = {"SparseGPClassifier": "classifier", "SparseGPRegressor": "estimator"}
+    if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from integrand.estimator import SparseGPRegressor
-
-    globals()[name] = SparseGPRegressor
-    return SparseGPRegressor
+    globals()[name] = getattr(importlib.import_module(f"integrand.{homes[name]}"), name)
+    return globals()[name]

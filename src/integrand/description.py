@@ -7,6 +7,7 @@ from typing import Any
 from integrand import kernels
 from integrand.errors import InputError
 from integrand.kernels.base import Kernel, Product, Sum
+from integrand.likelihoods import LIKELIHOODS, Gaussian, Likelihood
 from integrand.model import Model
 from integrand.priors import Prior
 
@@ -17,13 +18,16 @@ _COMBINATIONS = {"Sum": Sum, "Product": Product}
 
 def describe_model(model: Model) -> dict[str, Any]:
     """A model as JSON."""
-    return {
+    described = {
         "kernel": _describe_kernel(model.kernel),
         "noise": _describe_value(model.noise),
         "mean": _describe_value(model.mean),
         "columns": list(model.columns),
         "priors": model.priors,
     }
+    if model.likelihood == Gaussian():  # what descriptions without the word mean
+        return described
+    return described | {"likelihood": {"name": model.likelihood.name, **dataclasses.asdict(model.likelihood)}}
 
 
 def model_from(description: Mapping[str, Any]) -> Model:
@@ -35,11 +39,22 @@ def model_from(description: Mapping[str, Any]) -> Model:
             _value_from(description["noise"]),
             _value_from(description["mean"]),
             description["priors"],
+            _likelihood_from(description.get("likelihood")),
         )
     except InputError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"this is not the description of a model: {error!r}") from error
+
+
+def _likelihood_from(description: Mapping[str, Any] | None) -> Likelihood:
+    if description is None:
+        return Gaussian()
+    fields = dict(description)
+    name = fields.pop("name")
+    if name not in LIKELIHOODS:
+        raise InputError(f"this version knows no likelihood {name!r}")
+    return LIKELIHOODS[name](**fields)
 
 
 def _describe_kernel(kernel: Kernel) -> dict[str, Any]:

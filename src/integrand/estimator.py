@@ -1,60 +1,19 @@
-"""`SparseGPRegressor`: everything behind the contract of scikit-learn, the only file that imports scikit-learn."""
+"""`SparseGPRegressor`: everything behind the contract of scikit-learn."""
 
-import importlib.util
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from numbers import Integral
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from integrand.errors import InputError
+from integrand.estimator_base import RegressorMixin, SparseGP, check_is_fitted, seed_of
 from integrand.kernels.base import Kernel
-from integrand.methods.registry import fit
-from integrand.posterior.predictive import Predictive
+from integrand.likelihoods import Bernoulli
+from integrand.posterior.modelfile import SavedModel
 
 
-@contextmanager
-def _postponed(name: str) -> Iterator[None]:
-    """Within this scope `import name` costs nothing; the module is loaded when something of it is used."""
-    stand_in = ModuleType(name)
-
-    def leave() -> None:
-        if sys.modules.get(name) is stand_in:
-            del sys.modules[name]
-
-    def load(attribute: str) -> Any:
-        leave()
-        return getattr(importlib.import_module(name), attribute)
-
-    vars(stand_in)["__getattr__"] = load
-    if importlib.util.find_spec(name):
-        sys.modules.setdefault(name, stand_in)
-    try:
-        yield
-    finally:
-        leave()
-
-
-# scikit-learn imports them for a rarely used function each; together they take longer than JAX.
-with _postponed("scipy.stats"), _postponed("pandas"):
-    from sklearn.base import BaseEstimator, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
-
-# Types of columns, as pandas and polars print them, that are numbers or can be read as such.
-_NUMERIC = ("int", "uint", "float", "double", "half", "bool", "decimal", "sparse", "null", "object")
-_TIMES = ("date", "time", "duration", "period")
-
-_ENCODE = "encode categories and text as numbers (sklearn.preprocessing.OneHotEncoder, pandas.get_dummies) or drop them"
-
-# Parameters that are fields of `Settings` under the same name.
-_SETTINGS = ("n_inducing", "chains", "target_ess", "max_draws", "max_minutes", "target_accept", "steps")
-
-
-class SparseGPRegressor(RegressorMixin, BaseEstimator):
+class SparseGPRegressor(RegressorMixin, SparseGP):
     """Sparse Gaussian process regression whose hyperparameters are integrated out.
 
     Data are standardised inside; predictions are in the units of `y`. Priors, and numbers given in their place,
@@ -71,6 +30,11 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
         `integrand.METHODS`.
     priors : str
         Preset of the priors that the kernel leaves open: `paper` or `scaled`.
+    likelihood : str or Likelihood
+        Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
+        `poisson`. For classes use `SparseGPClassifier`.
+    sampler : str
+        Of the hyperparameters: `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function: a number or a prior.
     chains, target_ess, max_draws, max_minutes, target_accept
@@ -113,6 +77,8 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
         priors: str = "paper",
         noise: Any = None,
         mean: Any = 0.0,
+        likelihood: Any = "gaussian",
+        sampler: str = "nuts",
         chains: int = 4,
         target_ess: float = 400.0,
         max_draws: int = 5_000,
@@ -132,6 +98,8 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
         self.priors = priors
         self.noise = noise
         self.mean = mean
+        self.likelihood = likelihood
+        self.sampler = sampler
         self.chains = chains
         self.target_ess = target_ess
         self.max_draws = max_draws
@@ -154,23 +122,7 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
             )
         target_name = getattr(y, "name", None)
         rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
-        names = getattr(self, "feature_names_in_", None)
-        self.posterior_ = fit(
-            rows,
-            y,
-            self.kernel,
-            method=self.method,
-            noise=self.noise,
-            mean=self.mean,
-            priors=self.priors,
-            columns=None if names is None else list(names),
-            run_dir=None if self.run_dir is None else os.fspath(self.run_dir),
-            strict=self.strict,
-            progress=self.progress,
-            seed=_seed(self.random_state),
-            **self._settings(),
-        )
-        self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
+        self._fit(rows, y, target_name, noise=self.noise, likelihood=self.likelihood)
         return self
 
     def predict(
@@ -200,11 +152,6 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
             results.append(predictive.quantile(np.atleast_1d(np.asarray(quantiles, float))).T)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def predict_distribution(self, X: Any, include_noise: bool = True) -> Predictive:
-        """The mixture itself: moments, quantiles, densities, CRPS and draws at the rows of X."""
-        check_is_fitted(self)
-        return self.posterior_.predict(self._checked(X), include_noise=include_noise)
-
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = None, joint: bool = True, include_noise: bool = True
     ) -> np.ndarray:
@@ -214,7 +161,7 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
         needs a matrix of n_rows x n_rows; with `joint=False` each row is drawn on its own.
         """
         predictive = self.predict_distribution(X, include_noise)
-        rng = np.random.default_rng(_seed(random_state))
+        rng = np.random.default_rng(seed_of(random_state))
         return (predictive.sample_joint if joint else predictive.sample)(rng, n_samples).T
 
     def log_density(self, X: Any, y: Any) -> np.ndarray:
@@ -223,77 +170,10 @@ class SparseGPRegressor(RegressorMixin, BaseEstimator):
         X, y = self._checked(X, y=y, y_numeric=True)
         return self.posterior_.predict(X, include_noise=True).log_density(np.asarray(y, float))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file that `load` reads; see `integrand.posterior.modelfile`."""
-        from integrand.posterior.modelfile import save_model
-
-        check_is_fitted(self)
-        save_model(
-            self.posterior_,
-            path,
-            feature_ranges=self.feature_ranges_,
-            target_name=self._target_name,
-            settings=self._settings(),
-            extra={"named_columns": hasattr(self, "feature_names_in_")},
-        )
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A fitted estimator from a model file; it needs no training data and nothing in the file is executed."""
-        from integrand.posterior.modelfile import load_model
-
-        saved = load_model(path)
+    def _from_saved(cls, saved: SavedModel) -> dict[str, Any]:
         model = saved.posterior.model
-        known = {name: saved.settings.pop(name) for name in _SETTINGS if name in saved.settings}
-        prior = {"priors": model.priors, "noise": model.noise, "mean": model.mean}
-        estimator = cls(model.kernel, method=saved.posterior.method, settings=saved.settings or None, **prior, **known)
-        estimator.posterior_ = saved.posterior
-        vars(estimator)["n_features_in_"] = model.n_columns
-        if saved.extra.get("named_columns", model.columns != tuple(f"x{i}" for i in range(model.n_columns))):
-            vars(estimator)["feature_names_in_"] = np.array(model.columns, dtype=object)
-        estimator._describe(saved.feature_ranges, saved.target_name)
-        return estimator
-
-    def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _SETTINGS} | dict(self.settings or {})
-
-    def _describe(self, feature_ranges: np.ndarray | None, target_name: Any) -> None:
-        self.diagnostics_, self.n_inducing_ = self.posterior_.verdict, len(self.posterior_.conditional[1])
-        self.feature_ranges_ = feature_ranges
-        self._target_name = target_name if isinstance(target_name, str) else None
-
-    def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
-        """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
-        _refuse_columns(X)
-        try:
-            # One layout, so that sums are rounded alike whatever the data came in.
-            return validate_data(self, X, reset=reset, dtype=np.float64, order="C", **y)
-        except (ValueError, OverflowError) as error:
-            raise InputError(_with_advice(str(error))) from error
-
-
-def _seed(random_state: Any) -> int:
-    """An int is the seed itself; anything else that scikit-learn accepts draws one."""
-    generator = check_random_state(random_state)
-    return int(random_state) if isinstance(random_state, Integral) else int(generator.randint(2**31 - 1))
-
-
-def _refuse_columns(X: Any) -> None:
-    """Name the columns of a data frame that are no numbers: converting them would fail late, or guess an order."""
-    for column, dtype in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ()), strict=False):
-        kind = str(dtype).lower()
-        if kind.startswith(_TIMES):
-            raise InputError(f"column {column!r} holds times ({dtype}): give a number, such as days since a date")
-        if not kind.startswith(_NUMERIC):
-            raise InputError(f"column {column!r} does not hold numbers ({dtype}): {_ENCODE}")
-
-
-def _with_advice(message: str) -> str:
-    """What scikit-learn says, and what to do about it."""
-    if "NaN" in message:  # the rest of scikit-learn's text recommends other models
-        return f"{message.splitlines()[0]} Drop these rows, or impute the values (sklearn.impute in a Pipeline)."
-    if "infinity" in message:
-        return f"{message} Drop these rows, or replace the values by numbers."
-    if "could not convert string" in message:
-        return f"{message}; {_ENCODE}"
-    return message
+        if isinstance(model.likelihood, Bernoulli):
+            raise InputError("this file holds a classifier: use SparseGPClassifier.load")
+        noise = {"noise": model.noise} if model.likelihood.has_noise else {}
+        return {"likelihood": model.likelihood, **noise}

@@ -1,4 +1,4 @@
-"""Model: mean + kernel + noise with their priors; natural θ to and from unconstrained φ; the log prior."""
+"""Model: mean + kernel + likelihood with their priors; natural θ to and from unconstrained φ; the log prior."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.kernels.base import Kernel, Slot
 from integrand.kernels.leaf import number_or_prior
+from integrand.likelihoods import Gaussian, Likelihood
 from integrand.precision import in_float64
 from integrand.presets import preset_prior
 from integrand.priors import Prior
@@ -56,13 +57,16 @@ class Model:
     columns
         Names of the input columns, or how many there are.
     noise
-        Standard deviation of the observations: a number, a prior, or None for the preset's.
+        Standard deviation of the observations: a number, a prior, or None for the preset's. For a Student-t
+        likelihood its scale; likelihoods without noise (Bernoulli, Poisson) leave it out.
     mean
         The constant that the function varies around: a number (0 by default) or a prior.
     priors
         Name of the preset, `paper` or `scaled`.
+    likelihood
+        Of y given f: Gaussian by default; others are for methods that do not collapse u.
 
-    Two models with the same kernel, noise and mean are equal and hash alike, so compiled functions are shared.
+    Two models with the same kernel, noise, mean and likelihood are equal and hash alike: compiled functions are shared.
     """
 
     kernel: Kernel
@@ -70,6 +74,7 @@ class Model:
     noise: Any
     mean: Any
     priors: str
+    likelihood: Likelihood
 
     def __init__(
         self,
@@ -78,7 +83,9 @@ class Model:
         noise: Any = None,
         mean: Any = 0.0,
         priors: str = "paper",
+        likelihood: Likelihood | None = None,
     ):
+        likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(kernel, Kernel):
             raise InputError(f"kernel must be a kernel such as RBF(), not {kernel!r}")
         names = tuple(f"x{i}" for i in range(columns)) if isinstance(columns, int) else tuple(map(str, columns))
@@ -94,12 +101,19 @@ class Model:
             return value
 
         kernel.check(len(names))
+        if not isinstance(likelihood, Likelihood):
+            raise InputError(f"likelihood must be one such as Gaussian() or Poisson(), not {likelihood!r}")
+        if not likelihood.has_noise:
+            if noise not in (None, 1.0):  # 1.0 is what such a model holds in its place
+                raise InputError(f"a {likelihood.name} likelihood has no noise: leave `noise` out")
+            noise = 1.0
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
             "noise": resolve(_NOISE_SLOT, number_or_prior(noise, "noise")),
             "mean": resolve(_MEAN_SLOT, number_or_prior(mean, "mean")),
             "priors": priors,
+            "likelihood": likelihood,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -189,7 +203,7 @@ class Model:
 
     @cached_property
     def _identity(self) -> tuple:
-        return self.kernel, self.noise, self.mean, self.n_columns
+        return self.kernel, self.noise, self.mean, self.n_columns, self.likelihood
 
     @cached_property
     def _hash(self) -> int:
@@ -197,7 +211,7 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes: what is cached stays behind.
-        return {name: getattr(self, name) for name in ("kernel", "columns", "noise", "mean", "priors")}
+        return {name: getattr(self, name) for name in ("kernel", "columns", "noise", "mean", "priors", "likelihood")}
 
     def __hash__(self) -> int:
         return self._hash  # asked for at every call of a compiled function
@@ -206,7 +220,8 @@ class Model:
         return self is other or (isinstance(other, Model) and self._identity == other._identity)
 
     def __repr__(self) -> str:
-        return f"Model({self.kernel!r}, noise={self.noise!r}, mean={self.mean!r}, columns={list(self.columns)})"
+        other = "" if self.likelihood == Gaussian() else f", likelihood={self.likelihood!r}"
+        return f"Model({self.kernel!r}, noise={self.noise!r}, mean={self.mean!r}, columns={list(self.columns)}{other})"
 
 
 def _check_field(slot: Slot, value: Any) -> None:

@@ -114,10 +114,10 @@ def test_inducing_inputs_that_are_given_are_where_it_starts(data):
     assert np.abs(moved.Z - Z).max() > 1e-3
 
 
-def test_too_many_rows_for_an_exact_gp(data, monkeypatch):
-    monkeypatch.setattr(optimised, "MOST_EXACT_ROWS", N - 1)
-    with pytest.raises(InputError, match=r"40 rows.*use a sparse method"):
-        fit(data, "gpr-ml2")
+@pytest.mark.parametrize("method", ["gpr-ml2", "gpr-map", "gpr-hmc", "gpr-vi"])
+def test_too_many_rows_for_an_exact_gp(data, method):
+    with pytest.raises(InputError, match=r"40 rows.*use a sparse method.*raise max_exact_rows"):
+        fit(data, method, max_exact_rows=N - 1)
 
 
 def hard(name):

@@ -25,7 +25,7 @@ from integrand.kernels.leaf import LeafKernel, hyperparameter
 from integrand.posterior import tensorfile
 from integrand.posterior.conditional import draws_of
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
-from integrand.posterior.modelformat import HEADER, MAY_BE_INFINITE, TENSORS, fits, packed, unpacked
+from integrand.posterior.modelformat import HEADER, MAY_BE_INFINITE, TENSORS, fits, packed, unpacked, upgraded
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FIRST = FIXTURES / "model-format-1.integrand"
@@ -209,7 +209,7 @@ def test_other_programs_can_read_it(fitted, tmp_path):
         with safetensors.safe_open(path, framework="np") as file:
             metadata = file.metadata()
         header = json.loads(metadata["integrand"], parse_constant=pytest.fail)
-        assert fits(header, HEADER)
+        assert fits(upgraded(header), HEADER)
         assert set(metadata) == {"integrand", "sha256"}
         with open(path, "rb") as stream:
             _, expected = tensorfile.read(stream)
@@ -413,19 +413,19 @@ def set_in(*keys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_in("format", 2), "format 2, newer.*upgrade"),
-        (set_in("format", 0), "not one of format 1"),
-        (set_in("format", "1"), "not one of format 1"),
-        (set_in("format", True), "not one of format 1"),
-        (set_in("surprise", 1), "not one of format 1"),
+        (set_in("format", 3), "format 3, newer.*upgrade"),
+        (set_in("format", 0), "not one of format 2"),
+        (set_in("format", "1"), "not one of format 2"),
+        (set_in("format", True), "not one of format 2"),
+        (set_in("surprise", 1), "not one of format 2"),
         (lambda h: [1], "no model that integrand knows"),
         (lambda h: "text", "no model that integrand knows"),
-        (set_in("seconds", {"a": "long"}), "not one of format 1"),
-        (set_in("counts", {"a": 1.5}), "not one of format 1"),
-        (set_in("notes", "text"), "not one of format 1"),
+        (set_in("seconds", {"a": "long"}), "not one of format 2"),
+        (set_in("counts", {"a": 1.5}), "not one of format 2"),
+        (set_in("notes", "text"), "not one of format 2"),
         (set_in("verdict", "names", []), "verdict"),
         (set_in("verdict", "e_bfmi", [1.0]), "verdict"),
-        (set_in("verdict", "surprise", 1), "not one of format 1"),
+        (set_in("verdict", "surprise", 1), "not one of format 2"),
         (set_in("phases", []), "phases"),
         (set_in("jitter", "relative", -1.0), "jitter"),
         (set_in("jitter", "relative", "nan"), "jitter"),

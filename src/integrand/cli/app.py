@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from integrand.cli.output import emit
-from integrand.errors import InputError, IntegrandError
+from integrand.errors import IntegrandError
 
 app = typer.Typer(
     help="Fully Bayesian sparse Gaussian process regression: optimise or integrate?",
@@ -49,8 +49,9 @@ def fit(
     data: Data,
     target: Target,
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
-    method: Annotated[str, typer.Option(help="ml2, map, sgpr-hmc, sgpr-hmc-fixed-z, gpr-ml2 or gpr-map")] = "sgpr-hmc",
-    sampler: Annotated[str, typer.Option(help="nuts")] = "nuts",
+    method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
+    sampler: Annotated[str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc")] = "nuts",
+    likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
     priors: Annotated[str, typer.Option(help="paper or scaled")] = "paper",
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
@@ -67,13 +68,13 @@ def fit(
     """Fit a GP to a table and write a model file."""
     from integrand.cli.work import check_output, finish_fit, fit_table
 
-    if sampler != "nuts":
-        raise InputError(f"there is no sampler {sampler!r}: choose nuts")
     check_output(out)
     posterior, record = fit_table(
         data,
         target,
         method=method,
+        sampler=sampler,
+        likelihood=likelihood,
         kernel=kernel,
         priors=priors,
         run_dir=run_dir,
@@ -87,6 +88,25 @@ def fit(
         seed=seed,
     )
     finish_fit(posterior, record, out, strict, as_json)
+
+
+@command
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: what each does, its samplers, and whether it takes other likelihoods than Gaussian noise."""
+    from integrand.methods.table import METHODS
+
+    facts = {
+        name: {
+            "summary": m.summary,
+            "samplers": list(m.samplers) if m.draws else [],
+            "any_likelihood": m.any_likelihood,
+        }
+        for name, m in METHODS.items()
+    }
+    lines = [
+        f"{name:<18} {m.summary}" + (" (any likelihood)" if m.any_likelihood else "") for name, m in METHODS.items()
+    ]
+    emit(as_json, facts, "\n".join(lines))
 
 
 @command

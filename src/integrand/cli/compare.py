@@ -8,9 +8,8 @@ import numpy as np
 from integrand.cli.table import read_table
 from integrand.data.splits import k_folds
 from integrand.errors import InputError
-from integrand.methods.registry import METHODS, fit
-
-INTEGRATING = ("sgpr-hmc", "sgpr-hmc-fixed-z")
+from integrand.methods.registry import fit
+from integrand.methods.table import METHODS
 
 
 def compare_table(
@@ -55,7 +54,7 @@ def paired_summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray
 
 def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
     """The answer for the best of the methods that integrate (of all others, if none does)."""
-    tried = [m for m in names[1:] if m in INTEGRATING] or names[1:]
+    tried = [m for m in names[1:] if METHODS[m].draws] or names[1:]
     best = min(tried, key=lambda m: rows[m]["difference"])
     return answer(names[0], best, rows[best]["difference"], rows[best]["difference_se"])
 

@@ -12,6 +12,7 @@ from integrand.cli.output import emit
 from integrand.cli.table import Table, read_table, write_table
 from integrand.errors import InputError
 from integrand.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic
+from integrand.likelihoods import Gaussian
 from integrand.methods.registry import fit, resume
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
@@ -106,6 +107,8 @@ def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
     flat = {p.name: posterior.theta_original[p.name] for p in posterior.model.parameters}
     means = np.concatenate([v.mean(axis=(0, 1)).reshape(-1) for v in flat.values()]) if flat else np.zeros(0)
     facts["hyperparameters"] = dict(zip(names, map(float, means), strict=True))
+    if posterior.evidence is not None:
+        facts["log_evidence"], facts["log_evidence_error"] = posterior.evidence
     facts["seconds"] = dict(posterior.seconds)
     facts["counts"] = dict(posterior.counts)
     return facts
@@ -176,11 +179,11 @@ def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, flo
         for name, value in scores.items():
             total[name] = total.get(name, 0.0) + float(value) * len(y[block]) / len(y)
     total["rmse"] = float(np.sqrt(total["rmse"]))
-    if len(y) <= MOST_JOINT_ROWS:
+    if len(y) <= MOST_JOINT_ROWS and isinstance(saved.posterior.model.likelihood, Gaussian):
         joint = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
         total["joint_nlpd"] = float(joint_nlpd(joint, len(y)))
     else:
-        total["joint_nlpd"] = float("nan")  # a covariance of all rows together would not fit into memory
+        total["joint_nlpd"] = float("nan")  # too many rows for one covariance, or no closed form
     return total
 
 

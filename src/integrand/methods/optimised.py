@@ -5,18 +5,16 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from integrand.errors import InputError, NumericalError
+from integrand.errors import NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
 from integrand.infer.threads import one_blas_thread
+from integrand.methods.checkpoint import WarmStart
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, likelihood, penalised
+from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, density, likelihood, penalised
 
 Objective = Callable[[Evaluation], tuple[float, np.ndarray]]
-
-# Exact methods factor an N x N matrix at every step.
-MOST_EXACT_ROWS = 8_000
 
 
 def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
@@ -48,6 +46,26 @@ def climb_theta_and_inducing(
             "fewer inducing points, or a larger jitter"
         )
     return optimum.x[:n], optimum.x[n:].reshape(Z.shape), optimum
+
+
+def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) -> WarmStart:
+    """Lines 2-4 of Algorithm 1: climb L over (θ, Z) for a fixed number of steps, from the best candidate for Z.
+
+    With `to_mode` Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
+    """
+    settings, phi = problem.settings, problem.model.start()
+    Z, name = starting_inducing(problem, target, phi)
+    phi, Z, optimum = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, likelihood)
+    if to_mode:
+        _, Z, _ = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, density)
+    return WarmStart(phi, Z, optimum.value, name)
+
+
+def exact_warm_start(problem: Problem, target: ExactTarget) -> WarmStart:
+    """Climb the exact log likelihood; there is no Z."""
+    steps = problem.settings.warm_steps
+    climbed = maximise_lbfgs(lambda phi: likelihood(target.evaluate(phi)), problem.model.start(), max_steps=steps)
+    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "")
 
 
 def starting_points(problem: Problem, restarts: int) -> list[Float[np.ndarray, " P"]]:
@@ -93,11 +111,7 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
 
 def fit_exact(problem: Problem, with_prior: bool) -> Posterior:
     """`gpr-ml2` or `gpr-map`: the exact marginal likelihood, for data of moderate size."""
-    if problem.data.n_rows > MOST_EXACT_ROWS:
-        raise InputError(
-            f"an exact GP factors a matrix with {problem.data.n_rows} rows at every step (limit {MOST_EXACT_ROWS}): "
-            "use a sparse method such as ml2 or sgpr-hmc"
-        )
+    problem.refuse_many_rows()
     settings, clock = problem.settings, problem.clock
     target = ExactTarget(problem.model, problem.data)
     clock.enter("optimise")

@@ -21,6 +21,8 @@ from integrand.precision import float64_scope
 from integrand.progress import Clock, Progress, Silent
 from integrand.targets import CollapsedTarget
 
+SAMPLERS = ("nuts", "hmc", "mala", "metropolis", "slice", "nested", "sghmc")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,11 +42,16 @@ class Settings:
     restarts: int = 1
     max_rounds: int = 5
     schedule: str = "default"  # or "paper"
+    sampler: str = "nuts"  # of θ; one of SAMPLERS
+    vi_covariance: str = "full"  # or "diagonal": of the Gaussian q(θ) of variational methods
+    importance_draws: int = 64  # of f, for each estimate of p(y | θ) in `pseudo-marginal`
     predictive_draws: int = 400  # draws kept for predicting, evenly thinned
+    max_exact_rows: int = 8_000  # exact methods factor a matrix with as many rows at every step
     seed: int = 0
 
     def __post_init__(self):
-        counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds predictive_draws"
+        counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds"
+        counts += " predictive_draws importance_draws max_exact_rows"
         for name in counts.split():
             self._check_count(name, least=1)
         self._check_count("seed", least=0)
@@ -52,7 +59,9 @@ class Settings:
         self._check_number("target_accept", 0.0, 1.0)
         if self.max_minutes is not None:
             self._check_number("max_minutes", 0.0, math.inf)
-        for name, known in (("optimiser", ("lbfgs", "adam")), ("schedule", ("default", "paper"))):
+        choices = {"optimiser": ("lbfgs", "adam"), "schedule": ("default", "paper"), "sampler": SAMPLERS}
+        choices["vi_covariance"] = ("full", "diagonal")
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
 
@@ -84,6 +93,15 @@ class Problem:
     run: RunDirectory | None = None
     clock: Clock = field(default_factory=Clock)
     Z: Float[np.ndarray, "M D"] | None = None  # inducing inputs to start from, standardised
+
+    def refuse_many_rows(self) -> None:
+        """Exact methods take N³ time and N² memory: no more rows than the user allows."""
+        most = self.settings.max_exact_rows
+        if self.data.n_rows > most:
+            raise InputError(
+                f"an exact GP factors a matrix with {self.data.n_rows} rows at every step (limit {most}): use a sparse "
+                "method such as ml2 or sgpr-hmc, or raise max_exact_rows"
+            )
 
     def rng(self, purpose: int) -> np.random.Generator:
         """A generator for one purpose, so that what one phase draws does not depend on another."""

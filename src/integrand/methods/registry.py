@@ -1,8 +1,8 @@
-"""All methods by name, and `fit`, which standardises the data and runs one."""
+"""`fit`, which standardises the data and runs a method of the table, and `resume`."""
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,14 @@ from integrand.description import describe_model, model_from
 from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
+from integrand.likelihoods import LIKELIHOODS, Gaussian, Likelihood
 from integrand.linalg import Jitter
-from integrand.methods.optimised import fit_exact, fit_sparse
-from integrand.methods.paper_schedule import paper_schedule
 from integrand.methods.problem import Problem, Settings
-from integrand.methods.sgpr_hmc import sgpr_hmc
+from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RUN, RunDirectory
 from integrand.progress import Bars, Progress, Silent
-
-METHODS: Mapping[str, Callable[[Problem], Posterior]] = {
-    "ml2": lambda problem: fit_sparse(problem, with_prior=False),
-    "map": lambda problem: fit_sparse(problem, with_prior=True),
-    "sgpr-hmc": lambda problem: (paper_schedule if problem.settings.schedule == "paper" else sgpr_hmc)(problem),
-    "sgpr-hmc-fixed-z": lambda problem: sgpr_hmc(problem, move_Z=False),
-    "gpr-ml2": lambda problem: fit_exact(problem, with_prior=False),
-    "gpr-map": lambda problem: fit_exact(problem, with_prior=True),
-}
 
 
 def fit(
@@ -43,6 +33,7 @@ def fit(
     noise: Any = None,
     mean: Any = 0.0,
     priors: str = "paper",
+    likelihood: str | Likelihood = "gaussian",
     columns: Sequence[str] | None = None,
     scaler: Standardiser | None = None,
     Z: Any = None,
@@ -61,6 +52,9 @@ def fit(
         See `Model`; the default kernel is RBF with one lengthscale a column. Priors speak of standardised data.
     method
         One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
+    likelihood
+        Of y given f: `gaussian`, `student-t`, `bernoulli` (y is 0 or 1), `poisson` (counts), or an object such as
+        `StudentT(df=7)`. All but the first need a method that does not collapse u, such as `joint-hmc` or `svgp`.
     columns
         Names of the columns of X.
     scaler
@@ -81,14 +75,18 @@ def fit(
     X, y = checked_rows(X, y)
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
-    chosen = _settings(settings)
+    chosen, observed = _settings(settings), _likelihood(likelihood)
+    observed.check_y(y)
+    METHODS[method].check(method, chosen, observed)
     scaler = Standardiser.fit(X, y) if scaler is None else scaler
+    if not observed.standardises_y:
+        scaler = dataclasses.replace(scaler, y_mean=0.0, y_sd=1.0)
     if not 1e-100 < scaler.y_sd < 1e100:  # its square is a variance
         raise InputError(f"the standard deviation of y is {scaler.y_sd:.1e}: give y in other units")
-    model = Model(RBF() if kernel is None else kernel, columns or X.shape[1], noise, mean, priors)
+    model = Model(RBF() if kernel is None else kernel, columns or X.shape[1], noise, mean, priors, observed)
     if model.n_columns != X.shape[1]:
         raise InputError(f"{model.n_columns} column names were given for {X.shape[1]} columns")
-    if method.startswith("sgpr-hmc"):
+    if METHODS[method].draws:
         if model.n_theta == 0:
             raise InputError(
                 "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
@@ -119,6 +117,7 @@ def resume(
     try:
         recipe = _Recipe.load(run)
         recipe = dataclasses.replace(recipe, settings=_settings(dataclasses.asdict(recipe.settings) | changes))
+        METHODS[recipe.method].check(recipe.method, recipe.settings, recipe.model.likelihood)
     except BaseException:
         run.close()
         raise
@@ -180,7 +179,7 @@ class _Recipe:
             rows = block_rows_for(self.settings.n_inducing)
             data = Dataset.of(self.scaler.transform_X(self.X), self.scaler.transform_y(self.y), rows)
             problem = Problem(self.model, data, self.scaler, self.settings, self.jitter, listener, run, Z=self.Z)
-            posterior = METHODS[self.method](problem)
+            posterior = METHODS[self.method].fit(problem)
         finally:
             listener.close()
             if run is not None:
@@ -191,6 +190,16 @@ class _Recipe:
             elif not posterior.verdict.ok:
                 warnings.warn(str(posterior.verdict), ConvergenceWarning, stacklevel=3)
         return posterior
+
+
+def _likelihood(value: Any) -> Likelihood:
+    if isinstance(value, Likelihood):
+        return value
+    if value is None:
+        return Gaussian()
+    if value not in LIKELIHOODS:
+        raise InputError(f"there is no likelihood {value!r}: choose from {', '.join(LIKELIHOODS)}")
+    return LIKELIHOODS[value]()
 
 
 def _settings(values: Mapping[str, Any]) -> Settings:

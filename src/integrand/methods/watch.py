@@ -13,7 +13,7 @@ SAVE_SECONDS = 5.0
 
 
 class FinalWatch:
-    """Looks at the growing chains at fixed numbers of draws, saves them, and says when they are enough.
+    """Looks at the growing chains at fixed numbers of draws, saves them, and says when they are enough for θ.
 
     Checks are at 100 draws a chain and every 25 after that (every 50 from 2000, every 75 from 3000, and so on), so
     what is kept depends on the draws alone.
@@ -22,13 +22,14 @@ class FinalWatch:
     def __init__(
         self,
         before: Chains | None,
+        n_theta: int,
         target_ess: float,
         tune: int,
         save: Callable[[Chains], None],
         over_time: Callable[[], bool],
         progress: Progress,
     ):
-        self.before, self.target_ess, self.tune = before, target_ess, tune
+        self.before, self.n_theta, self.target_ess, self.tune = before, n_theta, target_ess, tune
         self.save, self.over_time, self.progress = save, over_time, progress
         self.n_before = before.n_draws if before else 0
         self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
@@ -41,7 +42,8 @@ class FinalWatch:
         while self.next_check <= n:
             here = self.next_check - self.n_before
             x = w.chains.first(here).x
-            numbers = convergence(np.concatenate([self.before.x, x], axis=1) if self.before else x)
+            x = np.concatenate([self.before.x, x], axis=1) if self.before else x
+            numbers = convergence(x[:, :, : self.n_theta])
             least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
             self.text = f"R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
             self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)

@@ -23,7 +23,7 @@ class SparseConditional(NamedTuple):
     """
 
     phis: Float[np.ndarray, "J P"]
-    Z: Float[np.ndarray, "M D"]
+    Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"]  # one for all draws, or each draw's own
     m: Float[np.ndarray, "J M"]
     LB: Float[np.ndarray, "J M M"]
 
@@ -37,7 +37,19 @@ class ExactConditional(NamedTuple):
     L: Float[np.ndarray, "J N N"]
 
 
-Conditional = SparseConditional | ExactConditional
+class VariationalConditional(NamedTuple):
+    """q(v) = N(m, S Sᵀ) of each draw, with u = L v: mean* = Aᵀm and cov* = k** - AᵀA + (SᵀA)ᵀ(SᵀA).
+
+    Where v itself was drawn (`joint-hmc`) m is that draw and S is empty: nothing of u is left open.
+    """
+
+    phis: Float[np.ndarray, "J P"]
+    Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"]
+    m: Float[np.ndarray, "J M"]
+    S: Float[np.ndarray, "J M M"] | Float[np.ndarray, "J 0 0"]
+
+
+Conditional = SparseConditional | ExactConditional | VariationalConditional
 
 
 @partial(jax.jit, static_argnames=("model", "jitter"))
@@ -52,10 +64,17 @@ def _exact_factors(phi, X, y, model: Model):
 
 @in_float64
 def sparse_conditional(
-    model: Model, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"], data: Dataset, jitter: Jitter
+    model: Model,
+    phis: Float[np.ndarray, "J P"],
+    Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"],
+    data: Dataset,
+    jitter: Jitter,
 ) -> SparseConditional:
     """Factor the bound once more at each draw and keep q*(u)."""
-    parts = [_sparse_factors(np.asarray(phi), Z, data, model=model, jitter=jitter) for phi in phis]
+    each = Z if Z.ndim == 3 else [Z] * len(phis)
+    parts = [
+        _sparse_factors(np.asarray(phi), z, data, model=model, jitter=jitter) for phi, z in zip(phis, each, strict=True)
+    ]
     m, LB = (np.array([np.asarray(p[i]) for p in parts]) for i in range(2))
     return SparseConditional(np.asarray(phis), np.asarray(Z), m, LB)
 
@@ -69,47 +88,59 @@ def exact_conditional(model: Model, phis: Float[np.ndarray, "J P"], data: Datase
     return ExactConditional(np.asarray(phis), np.asarray(X), alpha, L)
 
 
-def _explain(model: Model, jitter: Jitter, kind: type, shared: Array, draw: tuple[Array, Array, Array], X: Array):
+def _explain(model: Model, jitter: Jitter, kind: type, draw: tuple[Array, Array, Array, Array], X: Array):
     """The GP of one draw, the mean of f, what the data explain away of the prior (A) and what they leave open (C)."""
-    phi, weights, factor = draw
+    phi, inputs, weights, factor = draw
     gp = model.gp(model.theta(phi))
-    K = gp.kernel(shared, X)
+    K = gp.kernel(inputs, X)
+    if kind is ExactConditional:
+        return gp, gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
+    L, _ = cholesky(jitter.add_to(gp.kernel.gram(inputs), gp.kernel.diagonal(inputs)))
+    A = triangular_inverse(L) @ K
     if kind is SparseConditional:
-        L, _ = cholesky(jitter.add_to(gp.kernel.gram(shared), gp.kernel.diagonal(shared)))
-        A = triangular_inverse(L) @ K
-        return gp, gp.mean + weights @ A, A, triangular_inverse(factor) @ A
-    return gp, gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
+        C = triangular_inverse(factor) @ A
+    else:
+        C = factor.T @ A if factor.size else jnp.zeros((1, X.shape[0]))
+    return gp, gp.mean + weights @ A, A, C
+
+
+def _over_draws(one, inputs: Array, draws: tuple[Array, Array, Array]):
+    """`one` at a time, so that memory does not grow with the number of draws; inputs are shared or each draw's own."""
+    phis, weights, factors = draws
+    if inputs.ndim == 3:
+        return jax.lax.map(one, (phis, inputs, weights, factors))
+    return jax.lax.map(lambda d: one((d[0], inputs, *d[1:])), draws)
 
 
 @partial(jax.jit, static_argnames=("model", "jitter", "kind"))
-def _marginals(shared, draws, X, model: Model, jitter: Jitter, kind: type):
+def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type):
     def one(draw):
-        gp, mean, A, C = _explain(model, jitter, kind, shared, draw, X)
+        gp, mean, A, C = _explain(model, jitter, kind, draw, X)
         # Floored at zero, then a sum of squares is added: a variance cannot be negative.
         open_variance = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
         return mean, open_variance + jnp.sum(C**2, axis=0), gp.noise**2
 
-    return jax.lax.map(one, draws)  # one draw at a time, so memory does not grow with their number
+    return _over_draws(one, inputs, draws)
 
 
 @partial(jax.jit, static_argnames=("model", "jitter", "kind"))
-def _joints(shared, draws, X, model: Model, jitter: Jitter, kind: type):
+def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type):
     def one(draw):
-        gp, mean, A, C = _explain(model, jitter, kind, shared, draw, X)
+        gp, mean, A, C = _explain(model, jitter, kind, draw, X)
         return mean, gp.kernel.gram(X) - A.T @ A + C.T @ C, gp.noise**2
 
-    return jax.lax.map(one, draws)
+    return _over_draws(one, inputs, draws)
 
 
 def draws_of(conditional: Conditional, index: slice | Int[np.ndarray, " k"]) -> Conditional:
     """Some of the draws."""
-    phis, shared, a, b = conditional
-    return type(conditional)(phis[index], shared, a[index], b[index])
+    phis, inputs, a, b = conditional
+    return type(conditional)(phis[index], inputs[index] if inputs.ndim == 3 else inputs, a[index], b[index])
 
 
 def _call(program, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray):
-    phis, shared, a, b = conditional
-    out = program(shared, (phis, a, b), np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
+    phis, inputs, a, b = conditional
+    out = program(inputs, (phis, a, b), np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
     return tuple(np.asarray(o) for o in out)
 
 

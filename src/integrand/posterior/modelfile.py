@@ -24,7 +24,7 @@ from integrand.infer.nuts import Chains
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior import tensorfile
-from integrand.posterior.conditional import ExactConditional, SparseConditional, draws_of
+from integrand.posterior.conditional import ExactConditional, SparseConditional, VariationalConditional, draws_of
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.modelformat import (
     FORMAT,
@@ -37,6 +37,7 @@ from integrand.posterior.modelformat import (
     number,
     packed,
     unpacked,
+    upgraded,
 )
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.posterior.storage import atomic_write
@@ -44,7 +45,7 @@ from integrand.version import __version__
 
 LARGEST_TRIANGLES = 64 * 2**20
 
-_CONDITIONALS = dict(zip(KINDS, (SparseConditional, ExactConditional), strict=True))
+_CONDITIONALS = dict(zip(KINDS, (SparseConditional, ExactConditional, VariationalConditional), strict=True))
 _DRAWS = [f"draws.{name}" for name in ("phi", *Chains._fields[1:])]
 
 
@@ -100,7 +101,8 @@ def save_model(
     """
     path, conditional = Path(path), posterior.conditional
     J, M = conditional[2].shape
-    kept = min(J, max(1, max_bytes // (4 * M * (M + 1))))
+    triangle = 4 * M * (M + 1) if conditional[3].size else 8 * M
+    kept = min(J, max(1, max_bytes // triangle))
     header = _header(posterior) | {
         "conditional": {"kind": _kind(posterior), "kept": kept, "of": J},
         "feature_ranges": None if feature_ranges is None else finite_array(feature_ranges, "feature_ranges").tolist(),
@@ -184,7 +186,7 @@ def _arrays(posterior: Posterior, kept: np.ndarray) -> dict[str, np.ndarray]:
 
 def _header(posterior: Posterior) -> dict[str, Any]:
     """What the posterior itself says, as JSON."""
-    model, found = posterior.model, posterior.verdict
+    model, found, evidence = posterior.model, posterior.verdict, posterior.evidence
     units = [p.unit for p in model.parameters for _ in range(p.size)]
     return {
         "format": FORMAT,
@@ -196,6 +198,7 @@ def _header(posterior: Posterior) -> dict[str, Any]:
         "seconds": {name: number(value) for name, value in posterior.seconds.items()},
         "counts": {name: int(value) for name, value in posterior.counts.items()},
         "notes": list(posterior.notes),
+        "evidence": evidence and {"log": number(evidence[0]), "error": number(evidence[1])},
         "phases": _phases(posterior),
         "verdict": None if found is None else _described(found),
     }
@@ -213,7 +216,7 @@ def _described(verdict: Verdict) -> dict[str, Any]:
 
 def _checked(text: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], Model, dict[str, np.ndarray]]:
     """Header, model and arrays, if they are of this format and fit each other."""
-    header = json.loads(text)
+    header = upgraded(json.loads(text))
     version = header.get("format")
     if type(version) is int and version > FORMAT:
         raise ModelFileError(f"the file is of format {version}, newer than this integrand knows; upgrade integrand")
@@ -236,6 +239,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         own["conditional.weights"],
         unpacked(arrays["conditional.triangles"]),
     )
+    evidence = header["evidence"]
     phases, index, bounds = header["phases"], own["history.index"].tolist(), own["history.bound"].tolist()
     history = tuple(BoundPoint(phases[p], step, *bound) for (p, step), bound in zip(index, bounds, strict=True))
     posterior = Posterior(
@@ -252,6 +256,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         {name: float(value) for name, value in header["seconds"].items()},
         header["counts"],
         tuple(header["notes"]),
+        None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
     )
     ranges = None if header["feature_ranges"] is None else np.array(header["feature_ranges"], float)
     settings = {name: float(v) if v in NOT_FINITE else v for name, v in header["settings"].items()}

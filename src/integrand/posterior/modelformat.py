@@ -1,4 +1,4 @@
-"""What a model file of format 1 holds, as two tables, and the check that a file holds just that."""
+"""What a model file holds, as two tables, and the check that a file holds just that."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from integrand.posterior.tensorfile import DTYPES
 
-FORMAT = 1
-KINDS = ("sparse", "exact")  # of the conditional
+FORMAT = 2  # 1 had no evidence, no variational conditionals, and one set of inducing inputs for all draws
+KINDS = ("sparse", "exact", "variational")  # of the conditional
 NOT_FINITE = ("nan", "inf", "-inf")  # as texts, because JSON has no numbers for them
 
 # Name of each array: dtype and shape, in the order of the file. C chains of n draws of φ (P numbers); J draws kept to
@@ -29,9 +29,9 @@ TENSORS = {
     "scaler.x_sd": "F64 D",
     "scaler.y": "F64 2",  # mean, sd
     "conditional.phi": "F64 J P",
-    "conditional.inputs": "F64 M D",
-    "conditional.weights": "F64 J M",  # m of sparse methods, α of exact ones
-    "conditional.triangles": "F64 J T",  # lower triangles of LB (sparse) or L (exact), row after row
+    "conditional.inputs": "F64 M D",  # or J M D, where they were drawn with the hyperparameters
+    "conditional.weights": "F64 J M",  # m of sparse and variational methods, α of exact ones
+    "conditional.triangles": "F64 J T",  # lower triangles of LB (sparse), L (exact) or S, which may be empty (T = 0)
     "Z_path": "F64 R M D",
     "history.index": "I64 H 2",  # phase, as a position in the header's list of phases; step
     "history.bound": "F64 H 3",  # seconds, bound, error
@@ -56,6 +56,7 @@ HEADER: dict[Any, Any] = {
     "seconds": {str: float},
     "counts": {str: int},
     "notes": [str],
+    "evidence": (NoneType, {"log": float, "error": float}),
     "phases": [str],
     "verdict": (
         NoneType,
@@ -68,6 +69,13 @@ HEADER: dict[Any, Any] = {
     ),
     "extra": dict,
 }
+
+
+def upgraded(header: dict[str, Any]) -> dict[str, Any]:
+    """A header of format 1 as one of today's; others as they are."""
+    if type(header.get("format")) is not int or header["format"] != 1 or "evidence" in header:
+        return header
+    return header | {"format": FORMAT, "evidence": None}
 
 
 def number(value: float) -> float | str:
@@ -98,19 +106,23 @@ def _misfit_of_arrays(arrays: Mapping[str, np.ndarray], n_theta: int, n_columns:
     lengths = {"P": n_theta, "D": n_columns, "2": 2, "3": 3}
     for name, (dtype, *axes) in ((name, layout.split()) for name, layout in TENSORS.items() if name in arrays):
         array = arrays[name]
+        if name == "conditional.inputs" and array.ndim == 3:
+            axes = ["J", *axes]
         if array.dtype != DTYPES[dtype]:
             return f"{name} is of dtype {array.dtype}, not {DTYPES[dtype]}"
         lengths = dict(zip(axes, array.shape, strict=False)) | lengths  # an axis has the length it had at first
         if array.shape != tuple(lengths.get(axis) for axis in axes):
             return f"{name} has shape {array.shape}, which does not fit the model and the other arrays"
         if name == "conditional.inputs":
-            lengths["T"] = lengths["M"] * (lengths["M"] + 1) // 2
+            empty = arrays["conditional.triangles"].shape[1:] == (0,)
+            lengths["T"] = 0 if empty else lengths["M"] * (lengths["M"] + 1) // 2
         if dtype == "F64" and name not in MAY_BE_INFINITE and not np.all(np.isfinite(array)):
             return f"{name} has values that are not finite"
     if 0 in (lengths["C"], lengths["J"], lengths["M"]):
         return "there is no chain, no draw to predict with, or no input"
     diagonal = [i * (i + 3) // 2 for i in range(lengths["M"])]
-    if not np.all(arrays["conditional.triangles"][:, diagonal] > 0):
+    triangles = arrays["conditional.triangles"]
+    if triangles.size and not np.all(triangles[:, diagonal] > 0):
         return "conditional.triangles are not Cholesky factors"
     return ""
 
@@ -120,6 +132,10 @@ def _misfit_of_header(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     kept, phase = len(arrays["conditional.phi"]), arrays["history.index"][:, 0]
     if conditional["kind"] not in KINDS or not conditional["kept"] == kept <= conditional["of"]:
         return "the header does not describe the draws to predict with"
+    if arrays["conditional.triangles"].size == 0 and conditional["kind"] != "variational":
+        return "conditional.triangles are empty"
+    if header["evidence"] is not None and not float(header["evidence"]["error"]) >= 0.0:
+        return "the evidence has no standard error"
     if not all(0.0 <= float(value) < math.inf for value in header["jitter"].values()):
         return f"the jitter is {header['jitter']}"
     if np.any((phase < 0) | (phase >= len(header["phases"]))):
@@ -138,6 +154,8 @@ def _misfit_of_header(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 def packed(factors: Float[np.ndarray, "J M M"]) -> Float[np.ndarray, "J T"]:
     """Lower triangles, row after row."""
+    if factors.shape[1] == 0:
+        return np.zeros((len(factors), 0))
     return np.concatenate([factors[:, i, : i + 1] for i in range(factors.shape[1])], axis=1)
 
 

@@ -52,6 +52,7 @@ class Posterior:
     seconds: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)  # gradients, failures, rounds, ...
     notes: tuple[str, ...] = ()  # what the method decided or ran into, in sentences
+    evidence: tuple[float, float] | None = None  # log evidence and its standard error, where the sampler gives one
 
     @cached_property
     def theta(self) -> dict[str, Float[np.ndarray, "..."]]:
@@ -74,8 +75,9 @@ class Posterior:
 
     @property
     def Z(self) -> Float[np.ndarray, "M D"]:
-        """Inducing inputs (training inputs, for exact methods) in the units of the data."""
-        return self.scaler.inverse_X(self.conditional[1])
+        """Inducing inputs in the units of the data: training inputs for exact methods, the mean of drawn ones."""
+        inputs = self.conditional[1]
+        return self.scaler.inverse_X(inputs.mean(axis=0) if inputs.ndim == 3 else inputs)
 
     def predict(self, X: Any, *, include_noise: bool, memory: int = 256 * 2**20) -> Predictive:
         """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`)."""

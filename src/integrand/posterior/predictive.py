@@ -12,10 +12,12 @@ from scipy.linalg import solve_triangular
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
 from integrand.infer.threads import one_blas_thread
+from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior.conditional import Conditional, draws_of, joints, marginals
 from integrand.posterior.mixture import GaussianMixture
+from integrand.posterior.observed import ObservedMixture
 
 # A joint density or joint draws need a T x T covariance for each draw.
 MOST_JOINT_ROWS = 5_000
@@ -24,6 +26,9 @@ MOST_JOINT_ROWS = 5_000
 @dataclass(frozen=True)
 class Predictive:
     """p(y* | y) or p(f* | y) at the rows of X: 1/J Σ_j N(μ_j, Σ_j), the paper's equations (17) and (18).
+
+    With another likelihood f is that mixture too, and y is observed through the likelihood: `mean` of a Bernoulli is
+    the probability of 1.
 
     Nothing is computed until a method is called. Means and variances of all draws are kept if they fit into
     `memory` bytes, and made again for each block of rows if they do not.
@@ -94,13 +99,18 @@ class Predictive:
             )
             with one_blas_thread():
                 for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
-                    extra = s if self.include_noise else 0.0
-                    out[start + i] = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
+                    extra = s if self.include_noise and self._gaussian else 0.0
+                    drawn = mean + _root(covariance, extra) @ rng.standard_normal(len(mean))
+                    if self.include_noise and not self._gaussian:
+                        drawn = self.model.likelihood.sample(rng, drawn, math.sqrt(s))
+                    out[start + i] = drawn
         return self.scaler.inverse_y(rng.permutation(out))
 
     def joint_log_density(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " J"]:
         """Log density of all of y together under each draw: what the paper's NLPD averages."""
         self._check_joint()
+        if self.include_noise and not self._gaussian:
+            raise InputError(f"a {self.model.likelihood.name} likelihood has no joint density in closed form")
         target = self.scaler.transform_y(np.asarray(y, float))
         parts = []
         for start in range(0, self.n_draws, self._joint_block()):
@@ -114,18 +124,26 @@ class Predictive:
                     parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
         return np.array(parts) - len(target) * math.log(self.scaler.y_sd)
 
-    def mixture(self) -> GaussianMixture:
+    def mixture(self) -> GaussianMixture | ObservedMixture:
         """All components at all rows as one in-memory mixture (16 bytes a draw and row)."""
-        parts = [self._mixture(self.X[b]) for b in self._blocks()]
-        return GaussianMixture(
-            np.concatenate([p.means for p in parts], axis=1), np.concatenate([p.variances for p in parts], axis=1)
-        )
+        parts = [self._components(self.X[b]) for b in self._blocks()]
+        mean, variance = (np.concatenate([p[i] for p in parts], axis=1) for i in range(2))
+        return self._observed(mean, variance, parts[0][2])
 
-    def _mixture(self, X: np.ndarray) -> GaussianMixture:
+    @property
+    def _gaussian(self) -> bool:
+        return isinstance(self.model.likelihood, Gaussian)
+
+    def _components(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and variance of f, and the noise variance, of each draw in the units of the user."""
         mean, variance, noise = marginals(self.model, self.jitter, self.conditional, X)
-        if self.include_noise:
-            variance = variance + noise[:, None]
-        return GaussianMixture(mean, variance).transformed(self.scaler.y_mean, self.scaler.y_sd)
+        square = self.scaler.y_sd**2
+        return self.scaler.inverse_y(mean), variance * square, noise * square
+
+    def _observed(self, mean: np.ndarray, variance: np.ndarray, noise: np.ndarray) -> GaussianMixture | ObservedMixture:
+        if self.include_noise and not self._gaussian:
+            return ObservedMixture(self.model.likelihood, mean, variance, np.sqrt(noise))
+        return GaussianMixture(mean, variance + noise[:, None] if self.include_noise else variance)
 
     def _blocks(self) -> Iterator[slice]:
         """Row blocks whose components, and what is needed to make them, stay within the budget."""
@@ -135,7 +153,7 @@ class Predictive:
         yield from (slice(i, min(i + rows, len(self.X))) for i in range(0, len(self.X), rows))
 
     @cached_property
-    def _kept(self) -> GaussianMixture | None:
+    def _kept(self) -> GaussianMixture | ObservedMixture | None:
         """All components, if they fit into the budget."""
         return self.mixture() if 2 * 8 * self.n_draws * len(self.X) <= self.memory // 4 else None
 
@@ -143,7 +161,7 @@ class Predictive:
         aligned = tuple(_aligned(a, len(self.X)) for a in aligned)
         if self._kept is not None:
             return reduce(self._kept, *aligned)
-        parts = [reduce(self._mixture(self.X[b]), *(a[b] for a in aligned)) for b in self._blocks()]
+        parts = [reduce(self._observed(*self._components(self.X[b])), *(a[b] for a in aligned)) for b in self._blocks()]
         return np.concatenate(parts, axis=-1)
 
     def _check_joint(self) -> None:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.likelihoods import Gaussian
+from integrand.methods.table import METHODS
 from integrand.posterior.posterior import Posterior
 from integrand.report import figures, tables
 from integrand.report.chains import worst_mixed
@@ -18,15 +20,6 @@ Section = tuple[str, str, str]
 # Panels of one kind; further hyperparameters are in the table.
 _MOST_MARGINALS, _MOST_TRACES, _MOST_SLICES = 40, 12, 8
 _MOST_NAMES = 40
-
-_METHODS = {
-    "sgpr-hmc": "hyperparameters sampled with NUTS, inducing inputs moved under the draws (Algorithm 1)",
-    "sgpr-hmc-fixed-z": "hyperparameters sampled with NUTS, inducing inputs fixed",
-    "ml2": "sparse GP, hyperparameters at the maximum of the bound (ML-II)",
-    "map": "sparse GP, hyperparameters at the posterior mode (MAP)",
-    "gpr-ml2": "exact GP, hyperparameters at the maximum of the marginal likelihood (ML-II)",
-    "gpr-map": "exact GP, hyperparameters at the posterior mode (MAP)",
-}
 
 _PAPER = """@inproceedings{lalchand2022sparse,
   title     = {Sparse Gaussian Process Hyperparameters: Optimize or Integrate?},
@@ -87,9 +80,13 @@ def _argument(posterior: Posterior) -> str:
 def _fitted(s: Subject) -> Section:
     p, model = s.posterior, s.posterior.model
     names = ", ".join(model.columns[:_MOST_NAMES]) + (", …" if model.n_columns > _MOST_NAMES else "")
-    pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(_METHODS.get(p.method, ''))}"}
+    pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(METHODS[p.method].summary if p.method in METHODS else '')}"}
     pairs["Kernel"] = f"<code>{escape(repr(model.kernel))}</code>"
     pairs["Noise, mean"] = f"<code>{escape(repr(model.noise))}</code>, <code>{escape(repr(model.mean))}</code>"
+    if not isinstance(model.likelihood, Gaussian):
+        pairs["Likelihood"] = f"<code>{escape(repr(model.likelihood))}</code>"
+    if p.evidence is not None:
+        pairs["Log evidence"] = f"{p.evidence[0]:.2f} ± {p.evidence[1]:.2f} (standardised data)"
     if s.n_rows is not None:
         pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f")
     pairs["Columns"] = f"{model.n_columns}: {escape(names)}"

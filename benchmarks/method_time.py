@@ -1,0 +1,175 @@
+"""Every method and sampler on the same data, and how the time and memory of one gradient grow with N and M.
+
+    python benchmarks/method_time.py [--data-dir DIR] [--datasets yacht,boston] [--methods ml2,svgp] [--max-minutes 5]
+                                     [--out DIR] [--growth-only | --fits-only]
+
+Each fit runs in a fresh process with M = 100 on the paper's split 0; a row that is already in the output directory is
+not run again, so the benchmark can be interrupted. At the end it prints the tables as Markdown.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# Method, sampler: every method with its own, and the samplers of θ on one of them.
+ROWS = [
+    *[(m, "nuts") for m in ["ml2", "map", "gpr-ml2", "gpr-map", "sgpr-hmc", "sgpr-hmc-fixed-z", "gpr-hmc", "fbgp"]],
+    *[
+        (m, "nuts")
+        for m in ["vi-collapsed", "gpr-vi", "svgp", "vi-uncollapsed", "joint-hmc", "gpr-latent", "pseudo-marginal"]
+    ],
+    ("joint-hmc", "hmc"),
+    ("joint-hmc", "sghmc"),
+    ("bsgp", "sghmc"),
+    *[("sgpr-hmc-fixed-z", s) for s in ["hmc", "mala", "metropolis", "slice", "nested"]],
+]
+# What the paper's second table says of an iteration, and of memory.
+COMPLEXITY = {
+    "collapsed": ("n m²", "m²"),
+    "exact": ("n³", "n²"),
+    "joint": ("m³ (but the expectation runs over n: n m²)", "m²"),
+}
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("INTEGRAND_DATA", str(HERE.parents[1] / "shared" / "data"))
+    parser.add_argument("--data-dir", default=default, help="directory with the data sets (INTEGRAND_DATA)")
+    parser.add_argument("--datasets", default="yacht,boston")
+    parser.add_argument("--methods", default="", help="comma-separated; default: all")
+    parser.add_argument("--max-minutes", type=float, default=5.0, help="for the draws of each fit")
+    parser.add_argument("--out", default="bench-methods", help="directory for the rows")
+    parser.add_argument("--growth-only", action="store_true")
+    parser.add_argument("--fits-only", action="store_true")
+    parser.add_argument("--one-gradient", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def row_of(arguments, out: Path, dataset: str, method: str, sampler: str) -> dict:
+    """One fit in a fresh process, or what an earlier run of this benchmark kept of it."""
+    kept = out / f"{dataset}-{method}-{sampler}.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    command = [sys.executable, str(HERE / "fit_time.py"), "--one", dataset, "--method", method, "--sampler", sampler]
+    command += ["--data-dir", arguments.data_dir, "--max-minutes", str(arguments.max_minutes)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        last = (result.stderr.strip().splitlines() or ["failed"])[-1]
+        return {"dataset": dataset, "method": method, "sampler": sampler, "error": last}
+    row = json.loads(result.stdout.strip().splitlines()[-1])
+    kept.write_text(json.dumps(row) + "\n")
+    return row
+
+
+def fits(arguments, out: Path) -> None:
+    """The table of methods."""
+    import integrand
+
+    wanted = [m for m in arguments.methods.split(",") if m]
+    print("| data | method | seconds | gradients | min ESS | ESS / s | R-hat | rmse | nlpd |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    for dataset in arguments.datasets.split(","):
+        for method, sampler in ROWS:
+            if wanted and method not in wanted:
+                continue
+            row = row_of(arguments, out, dataset, method, sampler)
+            samplers = integrand.METHODS[method].samplers
+            name = f"`{method}`" + (f", {sampler}" if len(samplers) > 1 and sampler != "nuts" else "")
+            if "error" in row:
+                print(f"| {dataset} | {name} | {row['error']} |", flush=True)
+                continue
+            drawn = "ess_bulk" in row and row["draws"] > 1 and not method.endswith(("vi", "collapsed"))
+            ess = min(row["ess_bulk"], row["ess_tail"]) if drawn else None
+            cells = [f"{row['seconds']:.1f}", f"{row['gradients']}"]
+            cells += [f"{ess:.0f}", f"{ess / row['seconds']:.1f}", f"{row['r_hat']:.3f}"] if drawn else ["-"] * 3
+            print(
+                f"| {dataset} | {name} | " + " | ".join([*cells, f"{row['rmse']:.3f}", f"{row['nlpd']:.3f}"]) + " |",
+                flush=True,
+            )
+
+
+def one_gradient(spec: str) -> dict:
+    """Milliseconds and growth of memory of one value and gradient: `target,N,M`, in this process."""
+    import numpy as np
+
+    from integrand import RBF, Dataset, Jitter, Model
+    from integrand.data.dataset import block_rows_for
+    from integrand.targets import CollapsedTarget, ExactTarget, JointTarget
+
+    kind, n, m = spec.split(",")[0], *map(int, spec.split(",")[1:])
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((n, 8)), rng.standard_normal(n)
+    model, Z = Model(RBF(), 8), X[:m]
+    data = Dataset.of(X, y, block_rows_for(m))
+    phi = model.start()
+    if kind == "exact":
+        target = ExactTarget(model, data)
+        call = lambda: target.evaluate(phi)  # noqa: E731
+    elif kind == "joint":
+        target = JointTarget(model, data, Jitter())
+        call = lambda: target.evaluate(np.concatenate([phi, np.zeros(m)]), Z)  # noqa: E731
+    else:
+        target = CollapsedTarget(model, data)
+        call = lambda: target.evaluate(phi, Z)  # noqa: E731
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call()
+    times = []
+    while len(times) < 5 or (sum(times) < 2.0 and len(times) < 50):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"target": kind, "N": n, "M": m, "ms": 1e3 * sorted(times)[len(times) // 2], "mb": (peak - before) / 1024}
+
+
+def growth() -> None:
+    """The table of growth, one fresh process a cell, with the exponent between neighbours."""
+    print("\n| target | N | M | ms a gradient | MB (compiler included) | grows as | paper: time, memory |")
+    print("|---|--:|--:|--:|--:|---|---|")
+    cells = [("collapsed", n, 100) for n in (1_000, 4_000, 16_000)] + [("collapsed", 4_000, m) for m in (50, 200, 400)]
+    cells += [("joint", n, 100) for n in (1_000, 4_000, 16_000)] + [("joint", 4_000, m) for m in (50, 200, 400)]
+    cells += [("exact", n, 0) for n in (250, 500, 1_000, 2_000)]
+    before: dict = {}
+    for kind, n, m in cells:
+        command = [sys.executable, str(Path(__file__).resolve()), "--one-gradient", f"{kind},{n},{m}"]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        row = json.loads(result.stdout.strip().splitlines()[-1])
+        import math
+
+        last = before.get(kind)
+        note = "-"
+        if last and last["M"] == m and last["N"] != n:
+            note = f"N^{math.log(row['ms'] / last['ms']) / math.log(n / last['N']):.1f}"
+        elif last and last["N"] == n and last["M"] != m:
+            note = f"M^{math.log(row['ms'] / last['ms']) / math.log(m / last['M']):.1f}"
+        before[kind] = row
+        time_and_memory = ", ".join(COMPLEXITY[kind])
+        print(
+            f"| {kind} | {n} | {m or '-'} | {row['ms']:.2f} | {row['mb']:.0f} | {note} | {time_and_memory} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    arguments = parsed()
+    if arguments.one_gradient:
+        print(json.dumps(one_gradient(arguments.one_gradient)))
+        return
+    warnings.simplefilter("ignore")
+    out = Path(arguments.out)
+    out.mkdir(parents=True, exist_ok=True)
+    if not arguments.growth_only:
+        fits(arguments, out)
+    if not arguments.fits_only:
+        growth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""What every sampling method does alike: start chains, watch them, keep them on disk, and judge what they gave."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from integrand.infer.diagnostics import Verdict, convergence, verdict
+from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
+from integrand.infer.nuts import Chains, LogDensity, SampledRun, Watch, Watcher, sample_nuts
+from integrand.infer.optimise import maximise_lbfgs
+from integrand.methods.checkpoint import Checkpoint, WarmStart
+from integrand.methods.problem import Problem, one_draw
+from integrand.methods.watch import FinalWatch
+from integrand.posterior.conditional import Conditional
+from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.targets import Counter
+
+# Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
+_LEAST_TUNE = 300
+
+
+class Density(NamedTuple):
+    """A log density over x, whose first entries are φ: value and gradient, and how JAX traces it (where it can).
+
+    A method with a sampler of its own gives that too, `own(starts, whitening, tune=, draws=, seed=, parallel=, watch=)`:
+    it starts from x, or from the coordinates of x that the whitening has, and draws x.
+    """
+
+    at: LogDensity
+    traced: Callable[[], Any] | None = None
+    own: Callable[..., SampledRun] | None = None
+
+
+class Sampling:
+    """The chains of one fit. Draws are judged by their first entries, φ; what follows (u, Z) are nuisances."""
+
+    def __init__(self, problem: Problem, counter: Counter, parallel: int):
+        self.problem, self.counter, self.parallel = problem, counter, parallel
+        self.settings, self.clock = problem.settings, problem.clock
+        self.n_theta = problem.model.n_theta
+        self.saved = Checkpoint(problem.run)
+        self.history: list[BoundPoint] = []
+        self.notes: list[str] = []
+        self.target_accept = self.settings.target_accept
+        self.max_depth = 8
+        self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
+        self.interrupted = False
+
+    def warm_start(self, climb: Callable[[], WarmStart]) -> WarmStart:
+        """Where to begin: from the run directory, or climbed to and kept there."""
+        self.enter("warm start")
+        start = self.saved.warm_start()
+        if start is None:
+            start = climb()
+            self.saved.save_warm_start(start)
+        if start.candidate:
+            self.notes.append(f"Z started from {start.candidate}.")
+        self.note_bound("warm start", 0, start.bound)
+        return start
+
+    def run(
+        self,
+        density: Density,
+        whitening: Whitening,
+        starts: np.ndarray,
+        tune: int,
+        draws: int,
+        purpose: Sequence[int],
+        watch: Watcher,
+    ) -> SampledRun:
+        """One run of all chains with the method's own sampler, or that of the settings."""
+        sampler, seed = self.settings.sampler, [self.settings.seed, *purpose]
+        common = {"tune": tune, "draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
+        if density.own is not None:
+            result = density.own(starts, whitening, **common)
+            self.counter.gradients += result.evaluations
+            return result
+        if sampler in ("nuts", "nested"):  # nested sampling has no rounds of its own
+            common |= {"target_accept": self.target_accept, "max_depth": self.max_depth}
+            return sample_nuts(density.at, starts, whitening, **common)
+        from integrand.infer.samplers import sample_traced
+
+        assert density.traced is not None  # `fit` refuses samplers that a method does not have
+        common["tune"] = max(tune, _LEAST_TUNE)
+        common["target_accept"] = self.target_accept if sampler == "hmc" else None
+        result = sample_traced(sampler, density.traced(), starts, whitening, **common)
+        self.counter.gradients += result.evaluations
+        return result
+
+    def final_draws(self, density: Density, whitening: Whitening, fallback: Chains | None = None) -> Chains | None:
+        """Chains that go on until every hyperparameter has converged or the budget is used up."""
+        self.enter("final")
+        chains, block = self.saved.draws(), self.saved.n_blocks
+        if chains is None and self.over_time():
+            return fallback
+        if chains is not None and chains.n_draws >= 2:
+            n = len(whitening.centre)
+            whitening = whitening_from_draws(chains.x[:, :, :n].reshape(-1, n), whitening)
+            starts, tune = chains.x[:, -1], max(self.short_tune(), self.least_tune // 2)
+        else:
+            starts, tune = self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
+        left = self.settings.max_draws - (chains.n_draws if chains else 0)
+        if left <= 0 or (chains is not None and self.reached(chains)):
+            return chains
+        self.problem.progress.phase("final draws")
+        watch = FinalWatch(
+            chains,
+            self.n_theta,
+            self.settings.target_ess,
+            tune,
+            lambda drawn: self.saved.save_draws(block, drawn),
+            self.over_time,
+            self.problem.progress,
+        )
+        result = self.run(density, whitening, starts, tune, left, [4, block], watch)
+        self.saved.save_draws(block, result.chains)
+        self.interrupted = result.interrupted
+        return chains.then(result.chains) if chains else result.chains
+
+    def metric(self, density: Density, starts: Sequence[np.ndarray], steps: int = 100) -> Whitening:
+        """The Hessian of the log density at its own optimum, climbed from the best of some starts.
+
+        Where ML-II ran away, the prior's medians are the better start.
+        """
+        start = max(starts, key=lambda x: density.at(x)[0])
+        optimum = maximise_lbfgs(density.at, start, max_steps=steps)
+        return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x)
+
+    def dispersed(self, density: Density, whitening: Whitening, purpose: Sequence[int]) -> np.ndarray:
+        """Starts for the chains, wider than the posterior, each pulled in until it is not hopeless there.
+
+        1.5 standard deviations cost a Gaussian about P nats; where it is a hundred, as on the edge of what can be
+        factored when the noise is nearly zero, a chain would not find its way back.
+        """
+        rng = np.random.default_rng([self.settings.seed, *purpose])
+        n = len(whitening.centre)
+        starts = 1.5 * rng.standard_normal((self.settings.chains, n))
+        least = density.at(whitening.centre)[0] - 100.0 - 10.0 * n
+
+        def hopeless(start: np.ndarray) -> bool:
+            value = density.at(whitening.to_x(start))[0]
+            return not (np.isfinite(value) and value >= least)
+
+        for start in starts:
+            while np.any(start != 0.0) and hopeless(start):
+                start *= 0.5 if np.abs(start).max() > 1e-3 else 0.0
+        return whitening.to_x(starts)
+
+    def reached(self, chains: Chains) -> bool:
+        """Whether these draws are enough."""
+        return convergence(chains.x[:, :, : self.n_theta]).reached(self.settings.target_ess)
+
+    def thinned(self, chains: Chains, most: int | None = None) -> np.ndarray:
+        """The draws that predict: evenly spaced, as many from every chain; no more than `most` if that is given."""
+        wanted = min(self.settings.predictive_draws, most or self.settings.predictive_draws)
+        each = min(max(wanted // len(chains.x), 1), chains.n_draws)
+        evenly = np.linspace(0, chains.n_draws - 1, each).astype(int)
+        return chains.x[:, evenly].reshape(-1, chains.x.shape[2])
+
+    def or_one(self, chains: Chains | None, density: Density, x: np.ndarray) -> Chains:
+        """The draws, or, where a fit ended before the first, the one point there is."""
+        if chains is not None and chains.n_draws > 0:
+            return chains
+        return one_draw(x, density.at(x)[0])
+
+    def posterior(
+        self,
+        method: str,
+        chains: Chains,
+        conditional: Conditional,
+        optimum: np.ndarray,
+        Z_path: np.ndarray | None = None,
+        counts: dict[str, int] | None = None,
+        judged: Verdict | None = None,
+    ) -> Posterior:
+        """Put the pieces together, with the verdict."""
+        counter, problem = self.counter, self.problem
+        chains = chains._replace(x=chains.x[:, :, : self.n_theta])
+        self.clock.enter("")
+        return Posterior(
+            method,
+            problem.model,
+            problem.scaler,
+            problem.jitter,
+            chains,
+            conditional,
+            judged or self.verdict(chains),
+            optimum,
+            tuple(self.history),
+            Z_path,
+            dict(self.clock.seconds),
+            {"gradients": counter.gradients, "failures": counter.failures, "blocks": self.saved.n_blocks}
+            | (counts or {}),
+            tuple(self.notes),
+        )
+
+    def verdict(self, chains: Chains) -> Verdict:
+        """Judge the draws of φ."""
+        reached = chains.n_draws >= 4 and self.reached(chains)
+        return verdict(
+            chains,
+            self.problem.model.names,
+            target_ess=self.settings.target_ess,
+            rejections=self.counter.failures,
+            evaluations=self.counter.gradients,
+            max_depth=self.max_depth,
+            ended="interrupted" if self.interrupted else "" if reached else "budget",
+        )
+
+    def tell(self, total: int) -> Watcher:
+        """A watcher that reports, and ends a run whose time is up."""
+
+        def watch(w: Watch) -> int | None:
+            self.problem.progress.update(w.done, total, f"{w.done} of {total} draws")
+            return w.chains.n_draws if self.over_time() else None
+
+        return watch
+
+    def short_tune(self) -> int:
+        """Tuning steps where a metric and a step size are nearly known."""
+        return max(1, self.settings.tune // 2)
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase; those that tell more of themselves are not announced."""
+        self.clock.enter(phase)
+        if phase not in ("rounds", "final", "conditional"):
+            self.problem.progress.phase(phase)
+
+    def note_bound(self, phase: str, step: int, bound: float, error: float = 0.0) -> None:
+        """Add to the history of the bound."""
+        self.history.append(BoundPoint(phase, step, self.clock.elapsed, bound, error))
+
+    def over_time(self) -> bool:
+        """Whether the minutes are used up."""
+        minutes = self.settings.max_minutes
+        return minutes is not None and self.clock.elapsed > 60.0 * minutes

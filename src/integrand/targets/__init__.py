@@ -1,0 +1,27 @@
+"""Log densities over the unconstrained hyperparameters φ (and u or Z), compiled once for each model and shape."""
+
+from integrand.targets.collapsed import CollapsedTarget
+from integrand.targets.exact import ExactTarget
+from integrand.targets.joint import JointTarget
+from integrand.targets.program import (
+    Counter,
+    Evaluation,
+    compile_seconds,
+    density,
+    likelihood,
+    penalised,
+    traces,
+)
+
+__all__ = [
+    "CollapsedTarget",
+    "Counter",
+    "Evaluation",
+    "ExactTarget",
+    "JointTarget",
+    "compile_seconds",
+    "density",
+    "likelihood",
+    "penalised",
+    "traces",
+]

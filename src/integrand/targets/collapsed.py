@@ -1,0 +1,72 @@
+"""The density that Algorithm 1 samples: log p(θ) + L(θ, Z) over the unconstrained hyperparameters φ."""
+
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from integrand.bounds.collapsed import collapsed_bound
+from integrand.data.dataset import Dataset
+from integrand.infer.threads import available_cores
+from integrand.infer.traced import Traced
+from integrand.linalg import Jitter
+from integrand.model import Model
+from integrand.precision import float64_scope
+from integrand.targets.program import LARGE, Counter, Evaluation, compiled, evaluation, prior_terms, timed, traces
+
+
+def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
+    traces["collapsed"] += 1
+    value, (d_phi, dZ) = jax.value_and_grad(
+        lambda phi, Z: collapsed_bound(model.gp(model.theta(phi)), Z, data, jitter), (0, 1)
+    )(phi, Z)
+    return value, d_phi, prior_terms(model, phi), dZ
+
+
+@functools.cache
+def _parts(model: Model, jitter: Jitter):
+    """Log prior and bound as functions of φ that JAX traces; the same for equal models."""
+
+    def log_prior(phi: Any, data: Any) -> Any:
+        return model.log_prior(phi)
+
+    def log_likelihood(phi: Any, data: Any) -> Any:
+        Z, rows = data
+        return collapsed_bound(model.gp(model.theta(phi)), Z, rows, jitter)
+
+    return log_prior, log_likelihood
+
+
+@dataclass(frozen=True)
+class CollapsedTarget:
+    """log p(θ) + L(θ, Z) over φ (and Z): the density of the paper's q*(θ) up to C_Z, in sampled coordinates."""
+
+    model: Model
+    data: Dataset
+    jitter: Jitter = Jitter()
+    counter: Counter = field(default_factory=Counter, compare=False)
+
+    def threads(self, n_inducing: int) -> int:
+        """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
+        return 1 if 6.0 * self.data.n_rows * n_inducing**2 < LARGE else 0
+
+    def evaluate(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Evaluation:
+        """Everything at one point. Callable from any thread."""
+        with float64_scope():
+            program = compiled(_collapsed, ("model", "jitter"), self.threads(len(Z)))
+            out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
+            return evaluation(out, self.counter)
+
+    def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
+        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
+        with ThreadPoolExecutor(available_cores() if self.threads(len(Z)) == 1 else 1) as pool:
+            results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
+        return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
+
+    def traced(self, Z: Float[np.ndarray, "M D"]) -> Traced:
+        """The same density at fixed Z for samplers that run inside JAX."""
+        return Traced(*_parts(self.model, self.jitter), (Z, self.data))

@@ -1,0 +1,111 @@
+"""What all targets share: one compiled program for each model and shape, counted and timed, and what it evaluates to.
+
+One program gives everything the methods need at a point: the bound (or exact likelihood), the log prior, and
+their gradients in φ and Z. Optimisers, samplers and the steps of Z all call it, so a fit compiles it once and a
+second fit of the same shape compiles nothing.
+"""
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from integrand.infer.threads import compiler_options
+from integrand.model import Model
+
+# Above this many multiplications for one value and gradient, threads inside a product beat chains side by side.
+LARGE = 2e10
+
+# How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
+traces: dict[str, int] = {"collapsed": 0, "exact": 0}
+_first_calls: list[float] = []
+
+
+def compile_seconds() -> float:
+    """Seconds that calls which traced a program took in this process, so almost all of it compiling."""
+    return sum(_first_calls)
+
+
+class Evaluation(NamedTuple):
+    """Log likelihood (bound) and log prior at φ, with their gradients."""
+
+    log_likelihood: float
+    log_prior: float
+    log_jacobian: float  # the part of the log prior that comes from the change of coordinates
+    d_likelihood: Float[np.ndarray, " P"]
+    d_prior: Float[np.ndarray, " P"]
+    d_jacobian: Float[np.ndarray, " P"]
+    dZ: Float[np.ndarray, "M D"]  # empty for an exact GP
+
+    @property
+    def log_density(self) -> float:
+        """Unnormalised log posterior of φ: bound + log prior + log Jacobian."""
+        return self.log_likelihood + self.log_prior
+
+    @property
+    def gradient(self) -> Float[np.ndarray, " P"]:
+        """Gradient of `log_density`."""
+        return self.d_likelihood + self.d_prior
+
+
+def likelihood(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What ML-II maximises: the bound, or the exact log likelihood."""
+    return e.log_likelihood, e.d_likelihood
+
+
+def density(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What is sampled: bound + log prior + log Jacobian, the log density of φ."""
+    return e.log_density, e.gradient
+
+
+def penalised(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
+    """What MAP maximises: bound + log p(θ), without the Jacobian, so that the mode is one of θ and not of φ."""
+    return e.log_density - e.log_jacobian, e.gradient - e.d_jacobian
+
+
+def prior_terms(model: Model, phi: Any):
+    """Log prior and log Jacobian of φ, each with its gradient."""
+    return jax.value_and_grad(model.log_prior)(phi), jax.value_and_grad(model.log_jacobian)(phi)
+
+
+@functools.cache
+def compiled(function: Callable, static: tuple[str, ...], threads: int) -> Callable:
+    """`function`, jitted once for this number of threads (1, or 0 for all)."""
+    return jax.jit(function, static_argnames=static, compiler_options=compiler_options(threads))
+
+
+class Counter:
+    """Counts across threads: gradients taken, and evaluations where a factorisation failed."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.gradients = 0
+        self.failures = 0
+
+    def add(self, ok: bool) -> None:
+        """Count one evaluation."""
+        with self._lock:
+            self.gradients += 1
+            self.failures += not ok
+
+
+def timed(program: Callable, *args: Any, **static: Any) -> Any:
+    """Call a compiled program, and note the seconds if this call had to trace it first."""
+    before, began = sum(traces.values()), time.monotonic()
+    out = program(*args, **static)
+    if sum(traces.values()) > before:
+        _first_calls.append(time.monotonic() - began)
+    return out
+
+
+def evaluation(out: Any, counter: Counter) -> Evaluation:
+    """What a program gave, as numbers, counted."""
+    value, d_phi, ((prior, d_prior), (jacobian, d_jacobian)), dZ = out
+    numbers = (float(value), float(prior), float(jacobian))
+    counter.add(bool(np.isfinite(numbers[0])))
+    return Evaluation(*numbers, *(np.asarray(a) for a in (d_phi, d_prior, d_jacobian, dZ)))
