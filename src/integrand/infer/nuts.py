@@ -64,6 +64,7 @@ class SampledRun(NamedTuple):
     tuning_draws: int
     tuning_divergences: int
     interrupted: bool
+    evaluations: int = 0  # of the log density or its gradient, with tuning, where the sampler counts them
 
 
 class _Rejected(Exception):

@@ -1,0 +1,356 @@
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import known_posteriors as known
+import numpy as np
+import pytest
+from known_posteriors import COVARIANCE, MEAN, PLAIN, WHITE, normal, starts, z_of_mean, z_of_sd
+from scipy import stats
+
+from integrand.errors import InputError, NumericalError
+from integrand.infer.diagnostics import convergence, verdict
+from integrand.infer.metric import Whitening
+from integrand.infer.nuts import Chains, SampledRun
+from integrand.infer.samplers import sample_traced
+from integrand.infer.transitions import sampler_named, stepping_out
+from integrand.precision import float64_scope
+
+# A new sampler is tested by adding its name here.
+SAMPLERS = ["hmc", "mala", "metropolis", "slice"]
+GRADIENTS = ["hmc", "mala"]
+NAMES = ("a", "b", "c")
+
+
+def run(sampler, target=None, whitening=WHITE, seed=(3,), chains=2, tune=60, draws=60, **keywords) -> SampledRun:
+    target = normal() if target is None else target
+    return sample_traced(
+        sampler, target, starts(whitening, chains), whitening, tune=tune, draws=draws, seed=list(seed), **keywords
+    )
+
+
+def assert_same(a: Chains, b: Chains):
+    for name, left, right in zip(Chains._fields, a, b, strict=True):
+        np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+# --- the right draws
+
+
+@pytest.mark.parametrize("whitening", [PLAIN, WHITE], ids=["plain", "white"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_mean_and_covariance_of_a_correlated_normal(sampler, whitening):
+    x = run(sampler, whitening=whitening, chains=4, tune=150, draws=1500).chains.x
+    assert x.shape == (4, 1500, 3)
+    found = convergence(x)
+    assert found.ess_bulk.min() > 400
+    assert found.ess_tail.min() > 400
+    assert found.r_hat.max() < 1.01
+    for i in range(3):
+        assert abs(z_of_mean(x[:, :, i], MEAN[i])) < 4
+        for j in range(i + 1):
+            product = (x[:, :, i] - MEAN[i]) * (x[:, :, j] - MEAN[j])
+            assert abs(z_of_mean(product, COVARIANCE[i, j])) < 4, (i, j)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_posterior_known_by_quadrature(sampler):
+    began = time.process_time()
+    result = run(sampler, known.GP, known.GP_WHITENING, chains=4, tune=150, draws=800, seed=(1,))
+    seconds = time.process_time() - began
+    found = convergence(result.chains.x)
+    theta = np.exp(result.chains.x)
+    means = [z_of_mean(theta[:, :, i], known.GP_MEAN[i]) for i in range(3)]
+    sds = [z_of_sd(theta[:, :, i], known.GP_SD[i]) for i in range(3)]
+    print(f"{sampler}: ESS {found.ess_bulk.round()} {found.ess_tail.round()}, z {np.round(means, 2)} ", end="")
+    print(f"{np.round(sds, 2)}, {result.evaluations} evaluations, {seconds:.1f} s")
+    assert found.ess_bulk.min() >= 400
+    assert found.ess_tail.min() >= 400
+    assert np.abs(means).max() < 4
+    assert np.abs(sds).max() < 4
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_whitening_of_the_wrong_scale_is_tuned_away(sampler, scale):
+    whitening = Whitening(MEAN, scale * WHITE.factor)
+    x = sample_traced(sampler, normal(), starts(WHITE), whitening, tune=200, draws=800, seed=[5]).chains.x
+    assert convergence(x).ess_bulk.min() > 400
+    assert np.all(np.abs(x.std(axis=(0, 1)) / np.sqrt(np.diag(COVARIANCE)) - 1.0) < 0.1)
+
+
+# --- statistics
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_statistics_of_the_sampler(sampler):
+    result = run(sampler, draws=300, chains=4, tune=150)
+    c = result.chains
+    d = c.x - MEAN
+    np.testing.assert_allclose(
+        c.log_density, -0.5 * np.einsum("cni,ij,cnj->cn", d, np.linalg.inv(COVARIANCE), d), atol=1e-9
+    )
+    assert np.all((c.acceptance >= 0.0) & (c.acceptance <= 1.0))
+    assert np.all(c.n_steps >= 1)
+    assert np.all(c.depth == 0)
+    assert not c.diverging.any()
+    assert result.tuning_draws == 150
+    assert not result.interrupted
+    assert result.evaluations > c.n_steps.sum()
+    # Tuning is over: one step size for each chain.
+    assert np.all(np.ptp(c.step_size, axis=1) == 0.0)
+    assert np.all(c.step_size > 0.0)
+    if sampler == "hmc":
+        assert np.all(c.energy >= -c.log_density - 1e-9)
+        kinetic = c.energy + c.log_density  # of the momentum at the end, half a chi-squared of three
+        assert abs(kinetic.mean() - 1.5) < 0.15
+    else:
+        assert np.all(np.isnan(c.energy))
+    found = verdict(c, NAMES, target_ess=200.0)
+    assert "e-bfmi" not in found.codes
+    assert found.ok, found
+
+
+@pytest.mark.parametrize(("sampler", "wanted"), [("hmc", 0.9), ("mala", None), ("mala", 0.8), ("metropolis", None)])
+def test_acceptance_is_what_was_asked_for(sampler, wanted):
+    target = sampler_named(sampler).target(3) if wanted is None else wanted
+    chains = run(sampler, tune=400, draws=400, target_accept=wanted, chains=4).chains
+    assert abs(chains.acceptance.mean() - target) < (0.08 if sampler == "hmc" else 0.04)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_fixed_step_size_stays(sampler):
+    for tune in (0, 20):
+        chains = run(sampler, tune=tune, draws=20, step_size=0.37).chains
+        assert np.all(chains.step_size == 0.37)
+
+
+def test_the_papers_preset():
+    """10 leapfrog steps of 0.01, nothing tuned, nothing random but the momentum."""
+    result = run("hmc", tune=0, draws=50, step_size=0.01, n_leapfrog=10, jitter=0.0, thin=1)
+    assert np.all(result.chains.n_steps == 10)
+    assert np.all(result.chains.step_size == 0.01)
+    assert result.chains.acceptance.min() > 0.999
+    moved = np.linalg.norm(np.diff(WHITE.to_eta(result.chains.x), axis=1), axis=-1)
+    assert 0.0 < moved.max() < 0.1 * 5.0  # a trajectory of length 0.1, times the norm of the momentum
+
+
+def test_thinning_keeps_every_so_manieth():
+    """Evaluations are counted for all transitions; with a fixed step each transition is one of a longer run."""
+    assert np.all(run("metropolis", thin=7).chains.n_steps == 7)
+    assert np.all(run("metropolis").chains.n_steps == 12)
+    assert np.all(run("mala").chains.n_steps == 5)
+    one, many = (run("metropolis", draws=400, chains=4, thin=t).chains for t in (1, 20))
+    assert convergence(many.x).ess_bulk.min() > 3 * convergence(one.x).ess_bulk.min()
+
+
+def test_stepping_out_is_blackjaxs_with_both_ends_in_one_loop():
+    from blackjax.mcmc import slice as slices
+
+    def in_slice(t):
+        return jnp.abs(t - 0.4) < 2.0
+
+    def both(k):
+        key, width = jax.random.key(k), 0.2 + 0.1 * k
+        return stepping_out(key, in_slice, width, 6)[:3], slices.stepping_out(key, in_slice, width, 6)[:3]
+
+    with float64_scope():
+        ours, theirs = jax.jit(jax.vmap(both))(jnp.arange(40))
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+        assert np.ptp(ours[2]) >= 4  # some were widened as often as they may be, some not at all
+
+
+# --- the same seed
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_same_seed_same_draws_however_many_run_at_once(sampler):
+    first = run(sampler, parallel=2, chains=3, draws=300)
+    assert_same(first.chains, run(sampler, parallel=3, chains=3, draws=300).chains)
+    assert_same(first.chains.first(35), run(sampler, parallel=2, chains=3, draws=35).chains)
+    other = run(sampler, seed=(4,), chains=3, draws=300).chains
+    assert np.mean(np.all(first.chains.x == other.x, axis=2)) < 0.01
+    assert not np.all(first.chains.x[0] == first.chains.x[1])
+
+
+def test_one_at_a_time_gives_the_same_draws():
+    assert_same(run("metropolis", parallel=1).chains, run("metropolis", parallel=2).chains)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_what_a_watch_does_not_decide_does_not_change_the_draws(sampler):
+    everything = run(sampler, draws=3000).chains
+    seen = []
+
+    def watch(w):
+        seen.append((w.done, w.chains, w.seconds))
+        time.sleep(0.01)
+        return 37 if w.chains.n_draws >= 37 else None
+
+    result = run(sampler, draws=3000, watch=watch)
+    assert result.chains.n_draws == 37
+    assert not result.interrupted
+    assert_same(result.chains, everything.first(37))
+    for done, chains, seconds in seen:
+        assert chains.n_draws == max(0, done - 60)
+        assert_same(chains, everything.first(chains.n_draws))
+        assert seconds >= 0.0
+
+
+def test_tuning_stops_when_it_should():
+    """Draws after the same tuning do not depend on how many follow; other tuning gives another step size."""
+    a, b = run("mala", tune=50, draws=10).chains, run("mala", tune=50, draws=500).chains
+    assert_same(a, b.first(10))
+    assert np.all(run("mala", tune=51).chains.step_size[:, 0] != a.step_size[:, 0])
+
+
+# --- compiled once
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_nothing_is_compiled_twice(sampler):
+    run(sampler)
+    before = known.traces["normal"]
+    run(sampler, tune=7, draws=300, whitening=PLAIN, seed=(8,), chains=3)
+    run(sampler, normal(MEAN + 1.0, 2.0 * COVARIANCE), step_size=0.3, thin=2, jitter=0.1, n_leapfrog=4)
+    run(sampler, normal(wall=4.0), target_accept=0.5, watch=lambda w: None)
+    assert known.traces["normal"] == before
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("beyond", [-np.inf, np.nan, np.inf])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_hole_is_a_rejected_proposal(sampler, beyond):
+    """A normal cut off half a standard deviation above its mean: beyond, the density is not a number of any use."""
+    target = normal(wall=2.5, beyond=beyond)
+    first = np.tile(MEAN - [0.5, 0.0, 0.0], (4, 1))
+    result = sample_traced(sampler, target, first, WHITE, tune=150, draws=700, seed=[2])
+    chains = result.chains
+    assert np.all(np.isfinite(chains.x))
+    assert np.all(np.isfinite(chains.log_density))
+    assert np.all(np.isfinite(chains.acceptance))
+    assert chains.x[:, :, 0].max() <= 2.5 + 1e-12
+    assert abs(z_of_mean(chains.x[:, :, 0], 2.0 + stats.truncnorm(-np.inf, 0.5).mean())) < 5
+    if sampler == "hmc":
+        assert chains.diverging.any()
+        assert result.tuning_divergences > 0
+
+
+@pytest.mark.parametrize("sampler", GRADIENTS)
+def test_a_gradient_that_is_not_a_number_is_a_rejected_proposal(sampler):
+    first = np.tile(MEAN, (4, 1))
+    chains = sample_traced(sampler, normal(steep=2.5), first, WHITE, tune=100, draws=300, seed=[2]).chains
+    assert np.all(np.isfinite(chains.x))
+    assert chains.x[:, :, 0].max() <= 2.5 + 1e-12
+    assert np.all(np.ptp(chains.x, axis=1) > 0.1)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_start_without_density_is_a_numerical_error(sampler):
+    with pytest.raises(NumericalError, match="where a chain should start"):
+        run(sampler, normal(wall=-50.0))
+
+
+@pytest.mark.parametrize("sampler", GRADIENTS)
+def test_a_start_without_a_slope_is_a_numerical_error(sampler):
+    with pytest.raises(NumericalError, match="where a chain should start"):
+        run(sampler, normal(steep=-50.0))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_start_at_the_mode(sampler):
+    chains = sample_traced(sampler, normal(), np.array([MEAN, MEAN]), WHITE, tune=50, draws=100, seed=[0]).chains
+    assert np.all(np.ptp(chains.x, axis=1) > 0.5)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"thin": 0}, {"step_size": 0.0}, {"step_size": np.nan}, {"n_leapfrog": 0}, {"target_accept": 1.0}]
+)
+def test_a_setting_that_cannot_be_is_named(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        run("hmc", **bad)
+
+
+def test_an_unknown_sampler_is_named():
+    with pytest.raises(InputError, match=r"'gibbs'.*hmc, mala, metropolis, slice"):
+        run("gibbs")
+
+
+# --- ending early
+
+
+@pytest.mark.parametrize("how", ["raise", "signal"])
+@pytest.mark.parametrize("sampler", ["hmc", "metropolis"])
+def test_ctrl_c_returns_the_draws_so_far(sampler, how):
+    def watch(w):
+        if w.chains.n_draws >= 20:
+            if how == "raise":
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
+    result = run(sampler, draws=3_000_000, watch=watch)
+    n = result.chains.n_draws
+    assert result.interrupted
+    assert 20 <= n < 3_000_000
+    assert result.chains.x.shape == (2, n, 3)
+    assert np.all(np.isfinite(result.chains.x))
+    assert_same(result.chains.first(20), run(sampler, draws=20).chains)
+
+
+def test_ctrl_c_while_tuning_returns_no_draws():
+    def watch(w):
+        if w.done >= 5:
+            raise KeyboardInterrupt
+
+    result = run("mala", tune=10_000_000, watch=watch)
+    assert result.interrupted
+    assert result.chains.x.shape == (2, 0, 3)
+    assert 5 <= result.tuning_draws < 10_000_000
+
+
+def test_an_error_in_the_watch_reaches_the_caller_and_the_threads_end():
+    def watch(w):
+        raise OSError("disk full")
+
+    before = threading.active_count()
+    with pytest.raises(OSError, match="disk full"):
+        run("hmc", draws=1_000_000, watch=watch)
+    assert threading.active_count() == before
+
+
+def test_an_error_in_the_program_reaches_the_caller():
+    from integrand.infer.side_by_side import run_side_by_side
+
+    def advance(chain, state, first, count):
+        raise LookupError("in the program")
+
+    with pytest.raises(LookupError, match="in the program"):
+        run_side_by_side(advance, [None, None], 3, tune=5, draws=5, parallel=2, watch=None)
+
+
+# --- the user's process
+
+
+def test_float64_and_flags_as_they_were():
+    before = jax.config.jax_enable_x64
+    chains = run("hmc", known.GP, known.GP_WHITENING, draws=5).chains
+    assert chains.x.dtype == chains.log_density.dtype == np.float64
+    assert np.mean(chains.x.astype(np.float32) == chains.x) < 0.1  # and not float32 made longer
+    assert not before
+    assert not jax.config.jax_enable_x64
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_importing_the_samplers_does_not_import_blackjax():
+    program = (
+        "import sys, integrand.infer.samplers, integrand.infer.nested, integrand.infer.sghmc, jax;"
+        "assert not [m for m in sys.modules if m.startswith('blackjax')]; assert not jax.config.jax_enable_x64"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
