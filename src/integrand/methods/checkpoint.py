@@ -93,6 +93,17 @@ class Checkpoint:
         if self.run is not None and chains.n_draws:
             self.run.save(f"draws_{block:03d}", chains._asdict())
 
+    def evidence(self) -> dict[str, float] | None:
+        """Log evidence, its standard error, and what the draws are worth, of a finished nested run."""
+        if self.run is None or not self.run.has("evidence"):
+            return None
+        return {name: float(value) for name, value in self.run.load("evidence")[1].items()}
+
+    def save_evidence(self, numbers: dict[str, float]) -> None:
+        """Keep what a finished nested run gave beside its draws."""
+        if self.run is not None:
+            self.run.save("evidence", {}, numbers)
+
     def _numbered(self, kind: str) -> list[str]:
         if self.run is None:
             return []

@@ -46,12 +46,13 @@ class Settings:
     vi_covariance: str = "full"  # or "diagonal": of the Gaussian q(θ) of variational methods
     importance_draws: int = 64  # of f, for each estimate of p(y | θ) in `pseudo-marginal`
     predictive_draws: int = 400  # draws kept for predicting, evenly thinned
+    live_points: int = 250  # of nested sampling
     max_exact_rows: int = 8_000  # exact methods factor a matrix with as many rows at every step
     seed: int = 0
 
     def __post_init__(self):
         counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds"
-        counts += " predictive_draws importance_draws max_exact_rows"
+        counts += " predictive_draws importance_draws max_exact_rows live_points"
         for name in counts.split():
             self._check_count(name, least=1)
         self._check_count("seed", least=0)

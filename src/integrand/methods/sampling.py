@@ -23,7 +23,7 @@ _LEAST_TUNE = 300
 class Density(NamedTuple):
     """A log density over x, whose first entries are φ: value and gradient, and how JAX traces it (where it can).
 
-    A method with a sampler of its own gives that too, `own(starts, whitening, tune=, draws=, seed=, parallel=, watch=)`:
+    A method's own sampler, if it has one, is `own(starts, whitening, tune=, draws=, seed=, parallel=, watch=)`:
     it starts from x, or from the coordinates of x that the whitening has, and draws x.
     """
 
@@ -46,6 +46,8 @@ class Sampling:
         self.max_depth = 8
         self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
         self.interrupted = False
+        self.judged: Verdict | None = None  # by a method that judges its draws in its own way
+        self.evidence: tuple[float, float] | None = None
 
     def warm_start(self, climb: Callable[[], WarmStart]) -> WarmStart:
         """Where to begin: from the run directory, or climbed to and kept there."""
@@ -91,6 +93,8 @@ class Sampling:
     def final_draws(self, density: Density, whitening: Whitening, fallback: Chains | None = None) -> Chains | None:
         """Chains that go on until every hyperparameter has converged or the budget is used up."""
         self.enter("final")
+        if self.settings.sampler == "nested" and density.traced is not None:
+            return self._nested(density)
         chains, block = self.saved.draws(), self.saved.n_blocks
         if chains is None and self.over_time():
             return fallback
@@ -117,6 +121,18 @@ class Sampling:
         self.saved.save_draws(block, result.chains)
         self.interrupted = result.interrupted
         return chains.then(result.chains) if chains else result.chains
+
+    def _nested(self, density: Density) -> Chains:
+        """Draws of equal weight from nested sampling, with their verdict and evidence."""
+        from integrand.methods.nested import nested_draws, nested_verdict
+
+        assert density.traced is not None
+        drawn = nested_draws(self.problem, density.traced(), self.saved, self.parallel, self.over_time)
+        self.counter.gradients += drawn.evaluations
+        self.interrupted, self.evidence = drawn.interrupted, drawn.evidence
+        self.judged = nested_verdict(drawn, self.problem, self.counter.failures, self.counter.gradients)
+        self.notes.append(f"The log evidence is {drawn.evidence[0]:.2f} ± {drawn.evidence[1]:.2f}.")
+        return drawn.chains
 
     def metric(self, density: Density, starts: Sequence[np.ndarray], steps: int = 100) -> Whitening:
         """The Hessian of the log density at its own optimum, climbed from the best of some starts.
@@ -172,7 +188,6 @@ class Sampling:
         optimum: np.ndarray,
         Z_path: np.ndarray | None = None,
         counts: dict[str, int] | None = None,
-        judged: Verdict | None = None,
     ) -> Posterior:
         """Put the pieces together, with the verdict."""
         counter, problem = self.counter, self.problem
@@ -185,7 +200,7 @@ class Sampling:
             problem.jitter,
             chains,
             conditional,
-            judged or self.verdict(chains),
+            self.judged or self.verdict(chains),
             optimum,
             tuple(self.history),
             Z_path,
@@ -193,6 +208,7 @@ class Sampling:
             {"gradients": counter.gradients, "failures": counter.failures, "blocks": self.saved.n_blocks}
             | (counts or {}),
             tuple(self.notes),
+            self.evidence,
         )
 
     def verdict(self, chains: Chains) -> Verdict:

@@ -104,7 +104,7 @@ def _posterior(
         f"Pareto k of the posterior against q is {fitted.pareto_k:.2f}.",
         fitted.message.capitalize() + ".",
     ]
-    judged = Verdict(
+    sampling.judged = Verdict(
         _findings(fitted.pareto_k),
         convergence(chains.x),
         tuple(problem.model.names),
@@ -113,7 +113,7 @@ def _posterior(
         counter.failures,
         counter.gradients,
     )
-    return sampling.posterior(method, chains, conditional, optimum, path, judged=judged)
+    return sampling.posterior(method, chains, conditional, optimum, path)
 
 
 def _findings(pareto_k: float) -> tuple[Finding, ...]:
