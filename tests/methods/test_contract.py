@@ -12,7 +12,7 @@ from integrand.methods.table import THETA_SAMPLERS
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.report.html import write_report
 
-N, M = 40, 8
+N, M = 40, 6
 SHORT = {
     "n_inducing": M,
     "chains": 2,

@@ -1,24 +1,22 @@
 """`fbgp`, the paper's FBGP: θ and Z drawn together from log p(θ) + log p(Z) + L(θ, Z), Z ~ N(0, 1) when standardised.
 
-The M D entries of Z are nuisances of the chains: inducing points may trade places, so only θ is
+The metric is the Hessian at the mode over (φ, Z), because some directions of Z are stiff and others are as wide as
+the prior. The M D entries of Z are nuisances of the chains: inducing points may trade places, so only θ is
 judged. Every draw predicts with its own Z.
 """
 
 import numpy as np
 
-from integrand.infer.metric import Whitening
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.optimised import warm_start
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Density, Sampling
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
-from integrand.targets import CollapsedTarget, density
+from integrand.targets import CollapsedTarget
 
-# Hundreds of coordinates whose scales are not known beforehand: nutpie's diagonal metric needs time to learn them.
-LEAST_TUNE = 300
-# A chain starts this far from the warm start, in prior standard deviations of Z.
-SPREAD = 0.3
+# Hundreds of coordinates, far from Gaussian: the step size needs time.
+LEAST_TUNE = 150
 
 
 def fbgp(problem: Problem) -> Posterior:
@@ -41,15 +39,11 @@ def joint_density(target: CollapsedTarget, n_theta: int, shape: tuple[int, int])
 
 
 def _fit(problem: Problem, target: CollapsedTarget, sampling: Sampling) -> Posterior:
-    model, n = problem.model, problem.model.n_theta
+    model, settings, n = problem.model, problem.settings, problem.model.n_theta
     start = sampling.warm_start(lambda: warm_start(problem, target, to_mode=False))
     joint = joint_density(target, n, start.Z.shape)
     sampling.enter("metric")
-    at_Z = Density(lambda phi: density(target.evaluate(phi, start.Z)))
-    theta_part = sampling.metric(at_Z, (start.phi, model.start()))
-    factor = SPREAD * np.eye(n + start.Z.size)
-    factor[:n, :n] = theta_part.factor
-    whitening = Whitening(_with(theta_part.centre, start.Z), factor)
+    whitening = sampling.metric(joint, (_with(start.phi, start.Z),), steps=settings.warm_steps)
     sampling.least_tune = LEAST_TUNE
     chains = sampling.or_one(sampling.final_draws(joint, whitening), joint, _with(start.phi, start.Z))
     sampling.enter("conditional")
