@@ -129,6 +129,13 @@ def test_a_fixed_step_size_stays(sampler):
         assert np.all(chains.step_size == 0.37)
 
 
+def test_energy_is_that_of_the_draw_not_of_a_rejected_proposal():
+    """With position and momentum drawn together, the kinetic energy is half a chi-squared of three, rejected or not."""
+    c = run("hmc", draws=1000, chains=4, step_size=1.7, n_leapfrog=3).chains
+    assert c.acceptance.mean() < 0.9
+    assert abs((c.energy + c.log_density).mean() - 1.5) < 0.1
+
+
 def test_the_papers_preset():
     """10 leapfrog steps of 0.01, nothing tuned, nothing random but the momentum."""
     result = run("hmc", tune=0, draws=50, step_size=0.01, n_leapfrog=10, jitter=0.0, thin=1)
@@ -239,6 +246,7 @@ def test_a_hole_is_a_rejected_proposal(sampler, beyond):
     assert chains.x[:, :, 0].max() <= 2.5 + 1e-12
     assert abs(z_of_mean(chains.x[:, :, 0], 2.0 + stats.truncnorm(-np.inf, 0.5).mean())) < 5
     if sampler == "hmc":
+        assert np.all(np.isfinite(chains.energy))
         assert chains.diverging.any()
         assert result.tuning_divergences > 0
 
