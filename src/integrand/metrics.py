@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike
 
 from integrand.errors import InputError
 from integrand.posterior.mixture import Array, GaussianMixture, finite_array
+from integrand.posterior.observed import ObservedMixture
+
+Mixture = GaussianMixture | ObservedMixture
 
 
 def rmse(mean: ArrayLike, y: ArrayLike) -> float:
@@ -25,12 +28,12 @@ def mae(point: ArrayLike, y: ArrayLike) -> float:
     return float(np.mean(np.abs(_errors(point, y))))
 
 
-def nlpd(mixture: GaussianMixture, y: ArrayLike) -> float:
+def nlpd(mixture: Mixture, y: ArrayLike) -> float:
     """Negative log predictive density of the mixture per point, -1/T Σ_t log 1/J Σ_j N_jt(y_t)."""
     return float(-np.mean(mixture.log_density(_targets(_with_density(mixture), y))))
 
 
-def expected_nlpd(mixture: GaussianMixture, y: ArrayLike) -> float:
+def expected_nlpd(mixture: Mixture, y: ArrayLike) -> float:
     """Mean over draws of each draw's own, -1/(JT) Σ_jt log N_jt(y_t); by Jensen at least `nlpd`."""
     return float(-np.mean(mixture.expected_log_density(_targets(_with_density(mixture), y))))
 
@@ -57,22 +60,22 @@ def joint_nlpd(joint_log_densities: ArrayLike, n_test: int) -> float:
     return float(-np.mean(log_densities) / count)
 
 
-def crps(mixture: GaussianMixture, y: ArrayLike) -> float:
+def crps(mixture: Mixture, y: ArrayLike) -> float:
     """Continuous ranked probability score, 1/T Σ_t ∫ (F_t(x) - 1{y_t ≤ x})² dx, in the units of y."""
     return float(np.mean(mixture.crps(_targets(mixture, y))))
 
 
-def pit(mixture: GaussianMixture, y: ArrayLike) -> Array:
+def pit(mixture: Mixture, y: ArrayLike) -> Array:
     """Probability integral transforms F_t(y_t), shape (T,); uniform when calibrated."""
     return mixture.pit(_targets(mixture, y))
 
 
-def coverage(mixture: GaussianMixture, y: ArrayLike, level: float) -> float:
+def coverage(mixture: Mixture, y: ArrayLike, level: float) -> float:
     """Fraction of the y_t inside the central interval [q_t((1 - level)/2), q_t((1 + level)/2)]."""
     return float(calibration(mixture, y, [level])["coverage"][0])
 
 
-def calibration(mixture: GaussianMixture, y: ArrayLike, levels: ArrayLike) -> dict[str, Array]:
+def calibration(mixture: Mixture, y: ArrayLike, levels: ArrayLike) -> dict[str, Array]:
     """Coverage of central intervals against their level.
 
     Parameters
@@ -98,7 +101,7 @@ def calibration(mixture: GaussianMixture, y: ArrayLike, levels: ArrayLike) -> di
     return {"level": level, "coverage": inside.mean(axis=1), "standard_error": error}
 
 
-def evaluate(mixture: GaussianMixture, y: ArrayLike, joint_log_density: ArrayLike | None = None) -> dict[str, float]:
+def evaluate(mixture: Mixture, y: ArrayLike, joint_log_density: ArrayLike | None = None) -> dict[str, float]:
     """All metrics at once.
 
     Parameters
@@ -133,7 +136,7 @@ def _errors(point: ArrayLike, y: ArrayLike) -> Array:
     return point - y
 
 
-def _targets(mixture: GaussianMixture, y: ArrayLike) -> Array:
+def _targets(mixture: Mixture, y: ArrayLike) -> Array:
     y = finite_array(y, "y")
     rows = mixture.means.shape[1]
     if y.shape != (rows,) or rows == 0:
@@ -141,7 +144,7 @@ def _targets(mixture: GaussianMixture, y: ArrayLike) -> Array:
     return y
 
 
-def _with_density(mixture: GaussianMixture) -> GaussianMixture:
-    if not (mixture.variances > 0).all():
+def _with_density(mixture: Mixture) -> Mixture:
+    if isinstance(mixture, GaussianMixture) and not (mixture.variances > 0).all():
         raise InputError("a zero variance has no log density; predict y with its noise (plus_noise), not f")
     return mixture

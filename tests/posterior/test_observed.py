@@ -11,7 +11,8 @@ from scipy.integrate import quad
 
 from integrand.errors import InputError
 from integrand.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
-from integrand.posterior import observed as module
+from integrand.posterior import observed
+from integrand.posterior import observed_rows as module
 from integrand.posterior.mixture import GaussianMixture
 from integrand.posterior.observed import ObservedMixture
 
@@ -331,7 +332,7 @@ def test_shared_and_separate_rules_agree(monkeypatch):
 def test_few_summands_stand_for_many():
     """The rule for a sum is exact for polynomials up to degree 19, of any number of terms."""
     for size in (1.0, 4.0, 10.0, 11.0, 37.0, 1000.0):
-        nodes, weights = module._sum_rule(size)
+        nodes, weights = module.sum_rule(size)
         assert len(nodes) == min(size, 10)
         terms = np.arange(size) / size
         for degree in (0, 1, 7, min(19, 2 * len(nodes) - 1)):
@@ -393,6 +394,7 @@ def test_blocks_change_nothing(monkeypatch, likelihood, elements):
 
     expected = results()
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(observed, "BLOCK_ELEMENTS", elements)
     np.testing.assert_allclose(results(), expected, rtol=3e-8)
 
 

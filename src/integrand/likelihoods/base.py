@@ -1,0 +1,88 @@
+"""What every likelihood can do."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from integrand.errors import InputError
+from integrand.likelihoods.rules import Numbers, Value
+
+
+@dataclass(frozen=True)
+class Likelihood(ABC):
+    """How y depends on f, and on the model's `noise` where `has_noise`; the others ignore that argument.
+
+    Likelihoods are immutable and hashable: static arguments of compiled functions. `f`, `mean` and `variance` are
+    in the units of the latent function, everything broadcasts.
+    """
+
+    name: ClassVar[str]
+    has_noise: ClassVar[bool]  # whether the model's `noise` is its scale
+    standardises_y: ClassVar[bool]  # whether y may be shifted and scaled
+    discrete: ClassVar[bool]  # whether y is a whole number
+    largest: ClassVar[float] = math.inf  # no y is larger
+
+    @property
+    def tail_power(self) -> float:
+        """P(|y| > x | f) falls like x to minus this power; infinite if faster."""
+        return math.inf
+
+    @abstractmethod
+    def log_prob(self, y: Value, f: Value, noise: Value) -> Float[Array, "..."]:
+        """Log p(y | f)."""
+
+    @abstractmethod
+    def expected_log_prob(self, y: Value, mean: Value, variance: Value, noise: Value) -> Float[Array, "..."]:
+        """∫ log p(y | f) N(f; mean, variance) df."""
+
+    @abstractmethod
+    def conditional_mean(self, f: Value, noise: Value) -> Float[Array, "..."]:
+        """E[y | f]."""
+
+    @abstractmethod
+    def conditional_variance(self, f: Value, noise: Value) -> Float[Array, "..."]:
+        """Var[y | f]."""
+
+    def check_y(self, y: Numbers) -> None:
+        """Raise `InputError` naming the first value that cannot be an observation."""
+        refuse(y, ~np.isfinite(y), f"a {self.name} likelihood wants finite numbers, so remove or replace it")
+
+    @abstractmethod
+    def cdf(self, y: Numbers, f: Numbers, noise: Numbers) -> Numbers:
+        """P(Y ≤ y | f)."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, f: Numbers, noise: Numbers) -> Numbers:
+        """One draw of y for each f."""
+
+    @abstractmethod
+    def marginal_mean(self, mean: Numbers, variance: Numbers, noise: Numbers) -> Numbers:
+        """E[y] for f ~ N(mean, variance)."""
+
+    @abstractmethod
+    def marginal_variance(self, mean: Numbers, variance: Numbers, noise: Numbers) -> Numbers:
+        """Var[y] for f ~ N(mean, variance)."""
+
+    @abstractmethod
+    def marginal_log_prob(self, y: Numbers, mean: Numbers, variance: Numbers, noise: Numbers) -> Numbers:
+        """Log ∫ p(y | f) N(f; mean, variance) df."""
+
+    @abstractmethod
+    def marginal_cdf(self, y: Numbers, mean: Numbers, variance: Numbers, noise: Numbers) -> Numbers:
+        """P(Y ≤ y) for f ~ N(mean, variance)."""
+
+    def continued_cdf(self, y: Numbers, mean: Numbers, variance: Numbers, noise: Numbers) -> Numbers:
+        """`marginal_cdf` at whole y ≥ 0 if y is discrete, and smooth in between: sums over many y are made of few."""
+        return self.marginal_cdf(y, mean, variance, noise)
+
+
+def refuse(y: Numbers, bad: np.ndarray, wish: str) -> None:
+    """Raise `InputError` for the first bad value, if there is one."""
+    bad, y = np.ravel(bad), np.ravel(y)
+    if bad.any():
+        first = int(np.argmax(bad))
+        raise InputError(f"y[{first}] is {y[first]}: {wish}")
