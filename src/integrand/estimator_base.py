@@ -123,10 +123,14 @@ class SparseGP(BaseEstimator):
         saved = load_model(path)
         model = saved.posterior.model
         known = {name: saved.settings.pop(name) for name in _SETTINGS if name in saved.settings}
-        arguments = {"priors": model.priors, "mean": model.mean, "method": saved.posterior.method}
-        estimator = cls(
-            kernel=model.kernel, settings=saved.settings or None, **arguments, **known, **cls._from_saved(saved)
-        )
+        arguments = {
+            "kernel": model.kernel,
+            "priors": model.priors,
+            "mean": model.mean,
+            "method": saved.posterior.method,
+            "settings": saved.settings or None,
+        }
+        estimator = cls(**arguments, **known, **cls._from_saved(saved))
         estimator.posterior_ = saved.posterior
         vars(estimator)["n_features_in_"] = model.n_columns
         if saved.extra.get("named_columns", model.columns != tuple(f"x{i}" for i in range(model.n_columns))):

@@ -34,7 +34,7 @@ class GaussianFit(NamedTuple):
 
 def white_draws(n: int, dimension: int, seed: int) -> Float[np.ndarray, "n P"]:
     """Quasi-random standard normal draws whose mean is 0 and whose covariance is I to the last digit."""
-    points = qmc.Sobol(dimension, seed=seed).random(1 << (n - 1).bit_length())
+    points = qmc.Sobol(dimension, rng=seed).random(1 << (n - 1).bit_length())
     draws = norm.ppf(np.clip(points, 1e-9, 1 - 1e-9))
     draws -= draws.mean(axis=0)
     root = np.linalg.cholesky(draws.T @ draws / len(draws))
