@@ -104,11 +104,10 @@ def estimate_variance(
     program = _program(target.log_prior, target.log_estimate, 1 if parallel > 1 else 0)
     key = chain_key([*seed])
     with float64_scope(), one_blas_thread(parallel > 1):
-        found = [
-            [float(_estimated(program, key, phi, n_latent, target.data, i).log_density) for i in range(repeats)]
-            for phi in phis
-        ]
-    return float(np.mean(np.var(found, axis=1, ddof=1)))
+        every = np.repeat(phis, repeats, axis=0)
+        found = [_estimated(program, key, phi, n_latent, target.data, i).log_density for i, phi in enumerate(every)]
+        values = np.asarray(found).reshape(len(phis), repeats)
+    return float(np.mean(np.var(values, axis=1, ddof=1)))
 
 
 def _estimated(program, key, phi, n_latent: int, data, number: int) -> _State:

@@ -1,0 +1,255 @@
+"""`gpr-latent` against posteriors known otherwise, and what a method that brings its own sampler owes its user."""
+
+import warnings
+
+import arviz
+import jax
+import numpy as np
+import pytest
+
+import integrand
+from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance
+from integrand.data.scaling import Standardiser
+from integrand.likelihoods import Poisson
+from integrand.posterior.modelfile import load_model, save_model
+from integrand.progress import Silent
+
+METHOD = "gpr-latent"
+# posteriordb gp_pois_regr-gp_pois_regr, and its twin with Gaussian noise, known by quadrature.
+X = np.arange(-10.0, 11.0, 2.0)[:, None]
+COUNTS = np.array([40, 37, 29, 12, 4, 3, 9, 19, 77, 82, 33.0])
+Y = np.array([4.75906, 1.59423, 2.99548, 5.27501, 1.66472, 2.24347, 2.8914, 4.08681, 4.60588, 0.802364, 3.92136])
+KERNEL = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))
+SHORT = {"chains": 2, "tune": 5, "max_draws": 30, "target_ess": 1e6}
+
+
+def fit(y=COUNTS, likelihood="poisson", method=METHOD, **settings):
+    settings = {"scaler": Standardiser.identity(1), "likelihood": likelihood} | settings
+    return integrand.fit(X, y, KERNEL, method=method, **settings)
+
+
+def short(**settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return fit(**(SHORT | settings))
+
+
+def mean_and_error(draws):
+    x = np.ascontiguousarray(draws)
+    return x.mean(), float(arviz.mcse(x, method="mean"))
+
+
+# ---- known posteriors
+
+
+@pytest.fixture(scope="module")
+def poisson():
+    return fit(target_ess=1500, seed=3)
+
+
+def test_poisson_anchor(poisson):
+    """Reference means of posteriordb, which have an error of 0.007 themselves."""
+    assert poisson.verdict.ok, str(poisson.verdict)
+    for draws, reference, sd in (
+        (poisson.theta["lengthscale"][..., 0], 5.6665, 0.676),
+        (poisson.theta["scale"], 2.9213, 0.786),
+    ):
+        mean, error = mean_and_error(draws)
+        assert error < 0.04 * sd
+        assert abs(mean - reference) < 4 * np.hypot(error, 0.007)
+        assert draws.std() == pytest.approx(sd, rel=0.1)
+
+
+def test_few_draws_are_enough(poisson):
+    """A kept draw is worth at least a third of an independent one."""
+    assert poisson.verdict.convergence.ess_bulk.min() > poisson.chains.diverging.size / 3
+
+
+def test_gaussian_noise_against_quadrature():
+    """E[rho, alpha, sigma] of the twin with noise; sigma is a variance."""
+    posterior = fit(
+        Y, "gaussian", noise=on_variance(HalfNormal(1.0)), jitter=Jitter(0.0, 1e-10), target_ess=1500, seed=1
+    )
+    theta = posterior.theta
+    draws = (theta["lengthscale"][..., 0], theta["scale"], theta["noise"] ** 2)
+    for one, expected, sd in zip(draws, (6.89343, 2.43810, 1.83169), (1.28970, 0.79007, 0.50018), strict=True):
+        mean, error = mean_and_error(one)
+        assert error < 0.04 * sd
+        assert abs(mean - expected) < 4 * error
+
+
+# ---- predictions at a fixed θ: three rows, where a grid over f does
+
+
+NARROW = RBF(lengthscale=LogNormal(np.log(1.5), 1e-4), scale=1.4)
+X3, COUNTS3, X_NEW = np.array([[0.0], [1.0], [2.5]]), np.array([0.0, 6.0, 2.0]), np.array([[0.4], [2.5], [5.0]])
+
+
+def grid_moments():
+    """Mean and variance of f, and mean of y, at the new inputs, by a sum over a grid of whitened f."""
+
+    def k(A, B):
+        return 1.4**2 * np.exp(-0.5 * (A - B.T) ** 2 / 1.5**2)
+
+    nu = np.linspace(-7.0, 7.0, 141)
+    grid = np.stack(np.meshgrid(nu, nu, nu, indexing="ij"), axis=-1).reshape(-1, 3)
+    L = np.linalg.cholesky(k(X3, X3))
+    f = grid @ L.T
+    weight = np.exp(np.sum(COUNTS3 * f - np.exp(f), axis=1) - 0.5 * np.sum(grid**2, axis=1))
+    weight /= weight.sum()
+    A = np.linalg.solve(L, k(X3, X_NEW))
+    means, left = grid @ A, 1.4**2 - np.sum(A**2, axis=0)
+    mean = weight @ means
+    return mean, weight @ (means - mean) ** 2 + left, weight @ np.exp(means + 0.5 * left)
+
+
+def check_predictions(method):
+    posterior = integrand.fit(
+        X3,
+        COUNTS3,
+        NARROW,
+        method=method,
+        likelihood=Poisson(),
+        scaler=Standardiser.identity(1),
+        target_ess=1500,
+        predictive_draws=100_000,
+        seed=2,
+    )
+    mean, variance, rate = grid_moments()
+    components = posterior.predict(X_NEW, include_noise=False).mixture()
+    chains = len(posterior.chains.x)
+    for t in range(len(X_NEW)):
+        found, error = mean_and_error(components.means[:, t].reshape(chains, -1))
+        assert error < 0.05
+        assert abs(found - mean[t]) < 4 * error
+    np.testing.assert_allclose(posterior.predict(X_NEW, include_noise=False).variance, variance, rtol=0.1)
+    np.testing.assert_allclose(posterior.predict(X_NEW, include_noise=True).mean, rate, rtol=0.1)
+
+
+def test_predictions_at_a_fixed_theta():
+    check_predictions(METHOD)
+
+
+# ---- the contract
+
+
+def check_compiles_once(method):
+    """Tuning, drawing and other data of the same shape are one program."""
+    short(method=method)
+    compilations = []
+
+    def listen(event, seconds, **_):
+        if "backend_compile" in event:
+            compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        short(method=method, y=COUNTS[::-1].copy(), seed=4, tune=7, max_draws=21)
+        assert compilations == []
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def check_same_seed(method):
+    first, again, other = (short(method=method, seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first.chains.x, again.chains.x)
+    np.testing.assert_array_equal(first.conditional.m, again.conditional.m)
+    assert not np.any(first.chains.x == other.chains.x)
+
+
+def check_saved(method, tmp_path):
+    posterior = short(method=method)
+    save_model(posterior, tmp_path / "model")
+    loaded = load_model(tmp_path / "model").posterior
+    for include_noise in (False, True):
+        one, two = (p.predict(X + 0.5, include_noise=include_noise) for p in (posterior, loaded))
+        np.testing.assert_array_equal(one.mean, two.mean)
+        np.testing.assert_array_equal(one.variance, two.variance)
+    assert loaded.notes == posterior.notes
+
+
+class Interrupts(Silent):
+    """Ctrl-C once there are some draws."""
+
+    def __init__(self):
+        self.final = False
+
+    def phase(self, name):
+        self.final = name == "final draws"
+
+    def update(self, done, total, text=""):
+        if self.final and done > 30:
+            raise KeyboardInterrupt
+
+
+def check_interrupted(method, tmp_path):
+    """What was drawn stays, is told, and is gone on from."""
+    settings = {"max_draws": 5_000, "run_dir": tmp_path / "run", "progress": Interrupts()}
+    posterior = short(method=method, **settings)
+    assert "interrupted" in posterior.verdict.codes
+    n = posterior.chains.n_draws
+    assert 25 <= n < 5_000
+    assert posterior.predict(X, include_noise=True).n_draws > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        resumed = integrand.resume(tmp_path / "run", max_draws=n + 20)
+    assert resumed.chains.n_draws == n + 20
+    np.testing.assert_array_equal(resumed.chains.x[:, :n], posterior.chains.x)
+    assert np.all(np.ptp(resumed.chains.x[:, n:], axis=1) > 0)
+
+
+def check_refusals(method):
+    with pytest.raises(InputError, match=r"11 rows.*limit 10.*raise max_exact_rows"):
+        fit(method=method, max_exact_rows=10)
+    with pytest.raises(InputError, match="sampler of its own"):
+        fit(method=method, sampler="slice")
+
+
+def test_a_second_fit_compiles_nothing():
+    check_compiles_once(METHOD)
+
+
+def test_same_seed_same_draws():
+    check_same_seed(METHOD)
+
+
+def test_a_saved_model_predicts_the_same(tmp_path):
+    check_saved(METHOD, tmp_path)
+
+
+def test_an_interrupted_run_keeps_its_draws(tmp_path):
+    check_interrupted(METHOD, tmp_path)
+
+
+def test_refusals():
+    check_refusals(METHOD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_poisson_anchor_with_more_draws(seed):
+    posterior = fit(target_ess=10_000, max_draws=20_000, seed=seed)
+    for draws, reference in ((posterior.theta["lengthscale"][..., 0], 5.6665), (posterior.theta["scale"], 2.9213)):
+        mean, error = mean_and_error(draws)
+        assert abs(mean - reference) < 4 * np.hypot(error, 0.007)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["bernoulli", "student-t"])
+def test_both_exact_methods_agree(likelihood):
+    """Forty rows in two columns: θ and predictions of the two methods, within their Monte Carlo error."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((40, 2))
+    f = 2.0 * np.sin(2.0 * inputs[:, 0]) + inputs[:, 1]
+    y = (f > 0.0).astype(float) if likelihood == "bernoulli" else f + 0.2 * rng.standard_t(3, 40)
+    kernel = RBF(lengthscale=Gamma(3.0, 2.0), scale=HalfNormal(2.0))
+    settings = {"likelihood": likelihood, "target_ess": 2_000, "max_draws": 20_000}
+    one, two = (integrand.fit(inputs, y, kernel, method=method, **settings) for method in (METHOD, "pseudo-marginal"))
+    for name in one.theta:
+        flat = [p.theta[name].reshape(*p.chains.x.shape[:2], -1) for p in (one, two)]
+        for i in range(flat[0].shape[2]):
+            (a, error_a), (b, error_b) = (mean_and_error(draws[:, :, i]) for draws in flat)
+            assert abs(a - b) < 4 * np.hypot(error_a, error_b), name
+    means = [p.predict(inputs, include_noise=False).mean for p in (one, two)]
+    sd = one.predict(inputs, include_noise=False).sd
+    assert np.abs((means[0] - means[1]) / sd).max() < 0.3  # 400 draws each
