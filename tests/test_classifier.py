@@ -53,7 +53,7 @@ def test_a_saved_classifier_keeps_its_labels(fitted, data, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(data[0]), fitted.predict_proba(data[0]))
     assert loaded.predict(data[0][:3]).tolist() == fitted.predict(data[0][:3]).tolist()
     assert loaded.link == "probit"
-    with pytest.raises(InputError, match="SparseGPClassifier.load"):
+    with pytest.raises(InputError, match=r"SparseGPClassifier\.load"):
         SparseGPRegressor.load(tmp_path / "model")
 
 

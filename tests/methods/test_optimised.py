@@ -4,7 +4,6 @@ import pytest
 import integrand
 from integrand import RBF, Dataset, InputError, Jitter, Model
 from integrand.data.scaling import Standardiser
-from integrand.methods import optimised
 from integrand.targets import CollapsedTarget, ExactTarget, likelihood, penalised
 
 SPARSE, EXACT = ("ml2", "map"), ("gpr-ml2", "gpr-map")

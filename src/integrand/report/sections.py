@@ -80,7 +80,8 @@ def _argument(posterior: Posterior) -> str:
 def _fitted(s: Subject) -> Section:
     p, model = s.posterior, s.posterior.model
     names = ", ".join(model.columns[:_MOST_NAMES]) + (", …" if model.n_columns > _MOST_NAMES else "")
-    pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(METHODS[p.method].summary if p.method in METHODS else '')}"}
+    summary = METHODS[p.method].summary if p.method in METHODS else ""
+    pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(summary)}"}
     pairs["Kernel"] = f"<code>{escape(repr(model.kernel))}</code>"
     pairs["Noise, mean"] = f"<code>{escape(repr(model.noise))}</code>, <code>{escape(repr(model.mean))}</code>"
     if not isinstance(model.likelihood, Gaussian):
