@@ -8,7 +8,7 @@ import pytest
 from integrand.errors import NumericalError
 from integrand.infer.diagnostics import convergence
 from integrand.infer.metric import Whitening
-from integrand.infer.pseudo_marginal import Estimated, estimate_variance, sample_pseudo_marginal
+from integrand.infer.pseudo_marginal import Estimated, fresh_estimates, sample_pseudo_marginal
 
 WHITENING = Whitening(np.zeros(1), np.eye(1))
 
@@ -68,11 +68,14 @@ def test_an_estimate_is_kept_while_the_chain_stands():
     assert np.all(np.diff(chains.x[..., 1], axis=1)[stood] == 0.0)
 
 
-def test_variance_of_the_estimate():
+def test_fresh_estimates():
     target = Estimated(log_prior, log_estimate, np.float64(1.5))
-    phis = np.zeros((8, 1))
-    found = estimate_variance(target, 1, phis, repeats=300, seed=[0], parallel=2)
-    assert found == pytest.approx(2.25, rel=0.15)
+    phis = np.linspace(-1.0, 1.0, 8)[:, None]
+    found = fresh_estimates(target, 1, phis, repeats=300, seed=[0], parallel=2)
+    assert found.shape == (8, 300)
+    exact = -0.5 * phis[:, 0] ** 2 - 0.5 * (1.0 - phis[:, 0]) ** 2
+    np.testing.assert_allclose(found.mean(axis=1), exact - 1.125, atol=4 * 1.5 / np.sqrt(300))
+    np.testing.assert_allclose(found.std(axis=1), 1.5, rtol=0.2)
 
 
 def test_draws_depend_on_seed_alone():

@@ -91,7 +91,7 @@ def sample_pseudo_marginal(
     )
 
 
-def estimate_variance(
+def fresh_estimates(
     target: Estimated,
     n_latent: int,
     phis: Float[np.ndarray, "S P"],
@@ -99,15 +99,13 @@ def estimate_variance(
     repeats: int,
     seed: Sequence[int],
     parallel: int,
-) -> float:
-    """Variance of log p̂(y | φ) at fixed φ, averaged over some φ; by the program of the chains, so none is compiled."""
+) -> Float[np.ndarray, "S repeats"]:
+    """Log p̂(y | φ) + log p(φ), some times for each φ; by the program of the chains, so none is compiled."""
     program = _program(target.log_prior, target.log_estimate, 1 if parallel > 1 else 0)
-    key = chain_key([*seed])
+    key, every = chain_key([*seed]), np.repeat(phis, repeats, axis=0)
     with float64_scope(), one_blas_thread(parallel > 1):
-        every = np.repeat(phis, repeats, axis=0)
         found = [_estimated(program, key, phi, n_latent, target.data, i).log_density for i, phi in enumerate(every)]
-        values = np.asarray(found).reshape(len(phis), repeats)
-    return float(np.mean(np.var(values, axis=1, ddof=1)))
+        return np.array([float(value) for value in found]).reshape(len(phis), repeats)
 
 
 def _estimated(program, key, phi, n_latent: int, data, number: int) -> _State:

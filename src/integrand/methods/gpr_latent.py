@@ -15,7 +15,7 @@ import numpy as np
 from integrand.errors import NumericalError
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import SampledRun
+from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.linalg import Jitter
@@ -33,7 +33,7 @@ class LatentSampler(NamedTuple):
     """Draws x = (φ, ν), with f = mean + L ν, and what there is to say of draws when they are made."""
 
     sample: Callable[..., SampledRun]  # as `Density.own`
-    remark: Callable[[np.ndarray, int], str] = lambda drawn, parallel: ""
+    remark: Callable[[Chains, int], str] = lambda chains, parallel: ""
 
 
 def gpr_latent(problem: Problem) -> Posterior:
@@ -66,7 +66,7 @@ def _fit(problem: Problem, target: LaplaceTarget, sampling: Sampling, method: st
     chains = sampling.or_one(chains, smooth, np.concatenate([start.phi, target.mode(start.phi)[0]]))
     sampling.enter("conditional")
     drawn = sampling.thinned(chains)
-    if remark := sampler.remark(drawn, sampling.parallel):
+    if remark := sampler.remark(chains, sampling.parallel):
         sampling.notes.append(remark)
     X = np.asarray(target.arrays[0])
     conditional = VariationalConditional(drawn[:, :n], X, drawn[:, n:], np.zeros((len(drawn), 0, 0)))

@@ -45,6 +45,8 @@ class Settings:
     sampler: str = "nuts"  # of θ; one of SAMPLERS
     vi_covariance: str = "full"  # or "diagonal": of the Gaussian q(θ) of variational methods
     importance_draws: int = 64  # of f, for each estimate of p(y | θ) in `pseudo-marginal`
+    batch_size: int = 200  # rows of a step, for methods that climb on batches
+    learning_rate: float = 0.01  # of Adam on batches
     predictive_draws: int = 400  # draws kept for predicting, evenly thinned
     live_points: int = 250  # of nested sampling
     max_exact_rows: int = 8_000  # exact methods factor a matrix with as many rows at every step
@@ -52,12 +54,13 @@ class Settings:
 
     def __post_init__(self):
         counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds"
-        counts += " predictive_draws importance_draws max_exact_rows live_points"
+        counts += " predictive_draws batch_size importance_draws max_exact_rows live_points"
         for name in counts.split():
             self._check_count(name, least=1)
         self._check_count("seed", least=0)
         self._check_number("target_ess", 0.0, math.inf)
         self._check_number("target_accept", 0.0, 1.0)
+        self._check_number("learning_rate", 0.0, math.inf)
         if self.max_minutes is not None:
             self._check_number("max_minutes", 0.0, math.inf)
         choices = {"optimiser": ("lbfgs", "adam"), "schedule": ("default", "paper"), "sampler": SAMPLERS}

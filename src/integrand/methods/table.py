@@ -115,6 +115,14 @@ METHODS: Mapping[str, Method] = {
         samplers=("sghmc",),
     ),
     "fbgp": Method("θ and Z drawn together, with the collapsed bound", "fbgp", "fbgp", draws=True),
+    "svgp": Method("θ, Z and a Gaussian q(u) maximise the uncollapsed bound", "svgp", "svgp", any_likelihood=True),
+    "vi-uncollapsed": Method(
+        "Gaussian q(θ) and q(u), Z optimised, by batches",
+        "vi_uncollapsed",
+        "vi_uncollapsed",
+        draws=True,
+        any_likelihood=True,
+    ),
     "vi-collapsed": Method("Gaussian q(θ), u collapsed, Z optimised", "vi_collapsed", "vi_collapsed", draws=True),
     "gpr-vi": Method("exact GP, Gaussian q(θ)", "vi_collapsed", "gpr_vi", draws=True, sparse=False),
 }

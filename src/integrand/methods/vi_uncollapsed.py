@@ -1,0 +1,153 @@
+"""`vi-uncollapsed`: Gaussians q(φ) and q(v), with Z, maximise one bound by Adam on batches, for any likelihood.
+
+    ELBO(q, Z) = E_q(φ)[Σₙ E_q(fₙ) log p(yₙ | fₙ) + log p(φ)] + H[q(φ)] - KL(q(v) ‖ N(0, I))
+
+Hensman et al. (2013, 2015) with a Gaussian over φ beside the one over v. The expectation over φ = c + C ε is over
+a few draws of ε a step, each with its opposite. v is white: what θ says of the scale and smoothness of u is in L, so
+that v depends less on θ than u does, yet q(φ) q(v) knows of no dependence: the bound is at most that of
+`vi-collapsed`, where u is integrated out for every θ. Predictions mix over draws of q(φ).
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from integrand.bounds.uncollapsed import FactoredGaussian, batch_log_likelihood, kl_from_prior, uncollapsed_bound
+from integrand.data.dataset import Dataset
+from integrand.errors import NumericalError
+from integrand.infer.diagnostics import REJECTION_LIMIT, Finding, Verdict, convergence, e_bfmi
+from integrand.infer.nuts import Chains
+from integrand.linalg import Jitter
+from integrand.methods.problem import Problem
+from integrand.methods.sampling import Sampling
+from integrand.methods.svgp import ADAM_STEPS, NOT_FINITE, Batches, Climb, climb, decaying, starting_unknowns
+from integrand.model import Model
+from integrand.posterior.conditional import VariationalConditional
+from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.precision import float64_scope
+from integrand.targets import Counter
+from integrand.targets.program import compiled
+
+# Draws of φ in a step: so many pairs c ± C ε.
+PAIRS = 2
+# Independent draws of φ that the bound on all rows is judged with.
+JUDGES = 100
+# Standard deviation of each coordinate of φ at the start.
+FIRST_SD = 0.1
+
+
+class Unknowns(NamedTuple):
+    """What is climbed over: q(φ) = N(centre, C Cᵀ) with C = `lower(root)`, Z and q(v)."""
+
+    centre: Any
+    root: Any
+    Z: Any
+    q: FactoredGaussian
+
+
+def lower(root: Any, diagonal: bool) -> Any:
+    """C: what is below the diagonal of `root` (nothing if q(φ) is to be diagonal), and exp of its diagonal."""
+    scales = jnp.diag(jnp.exp(jnp.diagonal(root)))
+    return scales if diagonal else jnp.tril(root, -1) + scales
+
+
+def entropy(root: Any) -> Any:
+    """H[q(φ)] = Σ log Cᵢᵢ + P/2 log 2πe."""
+    return jnp.trace(root) + 0.5 * len(root) * jnp.log(2.0 * jnp.pi * jnp.e)
+
+
+def _objective(x: Unknowns, inputs: Any, fixed: Any, model: Model, jitter: Jitter, diagonal: bool) -> Any:
+    """The ELBO, estimated from some rows and some pairs of draws of φ."""
+    (rows, white), (X, y) = inputs, fixed
+    C = lower(x.root, diagonal)
+
+    def at(white: Any) -> Any:
+        phi = x.centre + C @ white
+        gp = model.gp(model.theta(phi))
+        fit = batch_log_likelihood(model.likelihood, gp, x.Z, x.q, X[rows], y[rows], len(y), jitter)
+        return fit + model.log_prior(phi)
+
+    each = jax.lax.map(at, jnp.concatenate([white, -white]))
+    return jnp.mean(each) + entropy(x.root) - kl_from_prior(x.q)
+
+
+_OBJECTIVES = {"full": partial(_objective, diagonal=False), "diagonal": partial(_objective, diagonal=True)}
+
+
+def _judged(x: Unknowns, white: Any, C: Any, data: Dataset, model: Model, jitter: Jitter) -> Any:
+    """What the ELBO averages, on all rows, at each draw of φ."""
+
+    def at(white: Any) -> Any:
+        phi = x.centre + C @ white
+        bound = uncollapsed_bound(model.likelihood, model.gp(model.theta(phi)), x.Z, x.q, data, jitter)
+        return bound + model.log_prior(phi)
+
+    # With log q(φ) in place of its mean, -H[q], the spread is that of log p(φ, y) - log q(φ) and smaller.
+    return jax.lax.map(at, white) + entropy(x.root) + 0.5 * (jnp.sum(white**2, axis=1) - white.shape[1])
+
+
+def vi_uncollapsed(problem: Problem) -> Posterior:
+    """Climb from the start of `svgp` and a narrow q(φ) around it."""
+    settings, n = problem.settings, problem.model.n_theta
+    sampling = Sampling(problem, Counter(), 1)
+    sampling.enter("warm start")
+    start, name = starting_unknowns(problem)
+    x = Unknowns(start.phi, np.log(FIRST_SD) * np.eye(n), start.Z, start.q)
+    batches, rng = Batches(problem.rng(7), problem.data.n_rows, settings.batch_size), problem.rng(8)
+    rates = decaying(ADAM_STEPS * settings.steps, settings.learning_rate)
+    sampling.enter("optimise")
+    objective = _OBJECTIVES[settings.vi_covariance]
+    found = climb(problem, objective, x, batches, rates, lambda count: rng.standard_normal((count, PAIRS, n)))
+    with float64_scope():
+        C = np.asarray(lower(jnp.asarray(found.x.root), settings.vi_covariance == "diagonal"))
+        judge = compiled(_judged, ("model", "jitter"), 0)
+        white = problem.rng(9).standard_normal((JUDGES, n))
+        bounds = np.asarray(judge(found.x, white, C, problem.data, model=problem.model, jitter=problem.jitter))
+    if not np.any(np.isfinite(bounds)):
+        raise NumericalError(NOT_FINITE)
+    bound, error = float(bounds.mean()), float(bounds.std(ddof=1) / np.sqrt(JUDGES))
+    sampling.counter.gradients, sampling.counter.failures = 2 * PAIRS * len(found.values), found.failures
+    sampling.notes += [f"Z started from {name}.", *found.notes(batches)]
+    sampling.notes.append(f"The bound E_q log p(y, φ) + H[q] - KL on all rows is {bound:.2f} ± {error:.2f} nats.")
+    sampling.history += found.history(sampling.clock.elapsed)
+    sampling.history.append(BoundPoint("optimise", len(found.values), sampling.clock.elapsed, bound, error))
+    sampling.enter("conditional")
+    chains = _draws(problem, found.x.centre, C)
+    drawn = sampling.thinned(chains)
+    conditional = VariationalConditional(drawn, found.x.Z, *(np.repeat(a[None], len(drawn), 0) for a in found.x.q))
+    sampling.judged = _verdict(problem, found, chains)
+    path = np.array([start.Z, found.x.Z])
+    return sampling.posterior("vi-uncollapsed", chains, conditional, found.x.centre, path)
+
+
+def _draws(problem: Problem, centre: np.ndarray, C: np.ndarray) -> Chains:
+    """Draws of q(φ): independent, and shared out among chains."""
+    settings = problem.settings
+    each = max(settings.predictive_draws // settings.chains, 4)
+    white = problem.rng(6).standard_normal((settings.chains, each, len(centre)))
+    log_q = -0.5 * np.sum(white**2, axis=2) - np.sum(np.log(np.diagonal(C)))
+    zero = np.zeros(log_q.shape)
+    none, no = zero.astype(int), zero.astype(bool)
+    return Chains(centre + white @ C.T, log_q, -log_q, zero + 1.0, none, none, no, zero)
+
+
+def _verdict(problem: Problem, found: Climb, chains: Chains) -> Verdict:
+    """Draws of q are independent; what can go wrong is the climb to q."""
+    findings, taken = [], len(found.values)
+    if found.climbing:
+        findings.append(Finding("not-converged", True, found.climbing, "Allow more steps, or larger batches."))
+    if found.ended:
+        stopped = f"Adam ended after {taken} of {len(found.rates)} steps: {found.ended}."
+        interrupted = found.ended == "interrupted"
+        findings.append(
+            Finding("interrupted" if interrupted else "budget", True, stopped, "Fit again, with more time if need be.")
+        )
+    if found.failures > REJECTION_LIMIT * taken:
+        failed = f"{found.failures} of {taken} steps failed numerically and were taken back."
+        findings.append(Finding("rejections", True, failed, "Use fewer inducing points or a larger jitter."))
+    names, numbers = tuple(problem.model.names), convergence(chains.x)
+    energies = e_bfmi(chains.energy)
+    return Verdict(tuple(findings), numbers, names, 0, energies, found.failures, 2 * PAIRS * taken)

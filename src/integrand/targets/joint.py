@@ -1,0 +1,270 @@
+"""The density that `joint-hmc` draws from, log p(θ) + log N(v; 0, I) + Σ E log p(y | f), over φ and v (and Z).
+
+It comes in two sets of coordinates. x = (φ, v) is the one of Hensman et al. (2015). x = (φ, ε) is the same density
+where v = m(θ) + LB(θ)⁻ᵀ ε follows θ (see `bounds/joint.py`), its Jacobian included: a sampler has an easier time there.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.linalg import solve_triangular
+
+from integrand.bounds.joint import (
+    Sites,
+    carried_values,
+    centred_log_density,
+    expected_log_likelihood,
+    gaussian_sites,
+    mean_given_v,
+    refined_sites,
+    v_given_theta,
+)
+from integrand.data.dataset import Dataset, Rows
+from integrand.errors import NumericalError
+from integrand.infer.sghmc import TracedRows
+from integrand.infer.traced import Traced
+from integrand.likelihoods import Gaussian
+from integrand.linalg import Jitter
+from integrand.model import Model
+from integrand.precision import float64_scope
+from integrand.targets.program import LARGE, Counter, compiled, timed, traces
+
+Vector = Float[np.ndarray, " K"]
+Indices = Int[np.ndarray, " n"]
+Inducing = Float[np.ndarray, "M D"]
+
+# Newton steps to the mode of v, and the gain in nats, for each nat there is, of the last one.
+_MOST_STEPS, _TOLERANCE = 50, 1e-9
+
+traces.setdefault("joint", 0)
+traces.setdefault("centred", 0)
+
+
+def _log_normal(v: Any) -> Any:
+    return -0.5 * jnp.sum(v**2) - 0.5 * v.size * math.log(2.0 * math.pi)
+
+
+def _joint(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
+    traces["joint"] += 1
+
+    def log_density(phi, v, Z):
+        fit = expected_log_likelihood(model.likelihood, model.gp(model.theta(phi)), Z, v, data, jitter)
+        return model.log_prior(phi) + _log_normal(v) + fit
+
+    return jax.value_and_grad(log_density, (0, 1, 2))(phi, v, Z)
+
+
+def _centred(phi, epsilon, Z, sites: Sites, data: Dataset, model: Model, jitter: Jitter):
+    traces["centred"] += 1
+
+    def log_density(phi, epsilon, Z):
+        gp = model.gp(model.theta(phi))
+        return model.log_prior(phi) + centred_log_density(model.likelihood, gp, Z, epsilon, sites, data, jitter)
+
+    return jax.value_and_grad(log_density, (0, 1, 2))(phi, epsilon, Z)
+
+
+def _moments(phi, Z, sites: Sites, data: Dataset, model: Model, jitter: Jitter):
+    return v_given_theta(model.gp(model.theta(phi)), Z, sites, data, jitter)
+
+
+def _mean(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
+    return mean_given_v(model.gp(model.theta(phi)), Z, v, data, jitter)
+
+
+def _refined(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
+    return refined_sites(model.likelihood, model.gp(model.theta(phi)), Z, v, data, jitter)
+
+
+class Surrogate(NamedTuple):
+    """Sites that ε is measured against, and their rows: those of the data, or some that stand for all."""
+
+    sites: Sites
+    data: Dataset
+
+
+class _Parts(NamedTuple):
+    """The density's parts as functions that JAX traces; the same for equal models."""
+
+    prior: Any
+    likelihood: Any
+    theta_prior: Any
+    centred: Any
+    carried_prior: Any
+    carried_rows: Any
+
+
+@functools.cache
+def _parts(model: Model, jitter: Jitter) -> _Parts:
+    n, D = model.n_theta, model.n_columns
+
+    def gp(x: Any) -> Any:
+        return model.gp(model.theta(x[:n]))
+
+    def centred(x: Any, data: Any) -> Any:
+        Z, sites, rows = data
+        return centred_log_density(model.likelihood, gp(x), Z, x[n:], sites, rows, jitter)
+
+    def carried(x: Any, data: Any) -> Any:
+        """Z, v and log |∂v/∂ε| at x = (φ, ε) with Z among the data, or (φ, Z, ε) with an empty one there."""
+        Z, surrogate = data
+        M = Z.shape[0] or (x.size - n) // (1 + D)
+        Z = Z if Z.shape[0] else x[n : x.size - M].reshape(M, D)
+        return Z, *carried_values(gp(x), Z, x[x.size - M :], surrogate.sites, surrogate.data, jitter)
+
+    def carried_prior(x: Any, data: Any) -> Any:
+        _, v, log_jacobian = carried(x, data)
+        drawn_Z = x[n : x.size - v.size]
+        return model.log_prior(x[:n]) + _log_normal(drawn_Z) + _log_normal(v) + log_jacobian
+
+    def carried_rows(x: Any, rows: Any, data: Any) -> Any:
+        (X, y), (Z, v, _) = rows, carried(x, data)
+        batch = Dataset(Rows(X[None], y[None], None), y.shape[0])
+        return expected_log_likelihood(model.likelihood, gp(x), Z, v, batch, jitter)
+
+    return _Parts(
+        prior=lambda x, data: model.log_prior(x[:n]) + _log_normal(x[n:]),
+        likelihood=lambda x, data: expected_log_likelihood(model.likelihood, gp(x), data[0], x[n:], data[1], jitter),
+        theta_prior=lambda x, data: model.log_prior(x[:n]),
+        centred=centred,
+        carried_prior=carried_prior,
+        carried_rows=carried_rows,
+    )
+
+
+@dataclass(frozen=True)
+class JointTarget:
+    """log p(φ) + log N(v; 0, I) + ℓ(θ, v, Z); with `sites`, the same over ε in the place of v."""
+
+    model: Model
+    data: Dataset
+    jitter: Jitter = Jitter()
+    counter: Counter = field(default_factory=Counter, compare=False)
+
+    def threads(self, n_inducing: int) -> int:
+        """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
+        return 1 if 8.0 * self.data.n_rows * n_inducing**2 < LARGE else 0
+
+    def evaluate(self, x: Vector, Z: Inducing, sites: Sites | None = None) -> tuple[float, Vector]:
+        """Log density and gradient at x = (φ, v), or (φ, ε) where sites are given. Callable from any thread."""
+        value, (d_phi, dv, _) = self._everything(x, Z, sites)
+        return value, np.concatenate([d_phi, dv])
+
+    def evaluate_with_Z(self, x: Vector, sites: Sites | None = None) -> tuple[float, Vector]:
+        """The same at x = (φ, Z, v) or (φ, Z, ε), without a prior of Z, with the gradient in all of it."""
+        phi, Z, v = self.split(x)
+        value, (d_phi, dv, dZ) = self._everything(np.concatenate([phi, v]), Z, sites)
+        return value, np.concatenate([d_phi, dZ.ravel(), dv])
+
+    def split(self, x: Vector) -> tuple[Vector, Inducing, Vector]:
+        """φ, Z and v of x = (φ, Z, v)."""
+        n, D = self.model.n_theta, self.model.n_columns
+        M = (len(x) - n) // (1 + D)
+        return x[:n], x[n : len(x) - M].reshape(M, D), x[len(x) - M :]
+
+    def moments(
+        self, phi: Vector, Z: Inducing, sites: Sites, data: Dataset | None = None
+    ) -> tuple[Vector, Float[np.ndarray, "M M"]]:
+        """m and LB of v | θ ~ N(m, (LB LBᵀ)⁻¹) under the sites; `data` are their rows, if not all."""
+        m, LB = self._call(_moments, len(Z), phi, Z, sites, data=data)
+        return np.asarray(m), np.asarray(LB)
+
+    def values(
+        self, phi: Vector, epsilon: Vector, Z: Inducing, sites: Sites, data: Dataset | None = None
+    ) -> tuple[Vector, float]:
+        """v at ε, and log |∂v/∂ε|."""
+        m, LB = self.moments(phi, Z, sites, data)
+        v = m + solve_triangular(LB, epsilon, lower=True, trans=1)
+        return v, -float(np.sum(np.log(np.diagonal(LB))))
+
+    def sites(self, phi: Vector, Z: Inducing) -> Sites:
+        """Gaussians that stand in for the rows: exact for Gaussian noise, else those of Laplace's method at φ.
+
+        Newton's steps to the mode of v, each cut until it gains.
+        """
+        if isinstance(self.model.likelihood, Gaussian):
+            with float64_scope():
+                return _arrays(gaussian_sites(self.data))
+        v = np.zeros(len(Z))
+        value = self.evaluate(np.concatenate([phi, v]), Z)[0]
+        if not np.isfinite(value):
+            raise NumericalError(
+                "the density is not finite where the fit should start: look for extreme values in the data, use other "
+                "priors or a larger jitter"
+            )
+        for _ in range(_MOST_STEPS):
+            sites = _arrays(self._call(_refined, len(Z), phi, v, Z))
+            move, before, length = self.moments(phi, Z, sites)[0] - v, value, 1.0
+            while not (value := self.evaluate(np.concatenate([phi, v + length * move]), Z)[0]) > before:
+                length *= 0.5
+                if length < 1e-4:
+                    return sites
+            v = v + length * move
+            if value - before < _TOLERANCE * (1.0 + abs(before)):
+                break
+        return sites
+
+    def surrogate(self, phi: Vector, Z: Inducing, rows: Indices) -> Surrogate:
+        """The sites at φ; if there are `rows`, theirs, each for N/n of them and at the means that all rows give."""
+        sites, some = self.sites(phi, Z), self.some(rows)
+        if some is self.data:
+            return Surrogate(sites, some)
+        m, _ = self.moments(phi, Z, sites)
+        mean = np.asarray(self._call(_mean, len(Z), phi, m, Z, data=some))
+        precision = np.ravel(sites.precision)[rows][None] * (self.data.n_rows / len(rows))
+        return Surrogate(Sites(mean * precision, precision), some)
+
+    def some(self, rows: Indices) -> Dataset:
+        """These rows, in one block; all of the data if there are none."""
+        if len(rows) == 0:
+            return self.data
+        with float64_scope():
+            X, y = (np.asarray(a)[rows] for a in self.data.arrays())
+            return Dataset.of(X, y, len(rows))
+
+    def traced(self, Z: Inducing, sites: Sites | None = None) -> Traced:
+        """The density at fixed Z for samplers that run inside JAX.
+
+        Over (φ, v) log prior and log likelihood are apart; over (φ, ε) the prior of v is with the likelihood.
+        """
+        parts = _parts(self.model, self.jitter)
+        if sites is None:
+            return Traced(parts.prior, parts.likelihood, (Z, self.data))
+        return Traced(parts.theta_prior, parts.centred, (Z, sites, self.data))
+
+    def rows(self, Z: Inducing | None, surrogate: Surrogate) -> TracedRows:
+        """The density as a sum over rows, for samplers that see a few of them at a time.
+
+        Over (φ, ε) at a fixed Z, or over (φ, Z, ε) with Z ~ N(0, I).
+        """
+        parts = _parts(self.model, self.jitter)
+        with float64_scope():
+            fixed = np.zeros((0, self.model.n_columns)) if Z is None else Z
+            return TracedRows(parts.carried_prior, parts.carried_rows, self.data.arrays(), (fixed, surrogate))
+
+    def _everything(self, x: Vector, Z: Inducing, sites: Sites | None) -> tuple[float, list[np.ndarray]]:
+        n = self.model.n_theta
+        if sites is None:
+            value, gradient = self._call(_joint, len(Z), x[:n], x[n:], Z)
+        else:
+            value, gradient = self._call(_centred, len(Z), x[:n], x[n:], Z, sites)
+        value = float(value)
+        self.counter.add(bool(np.isfinite(value)))
+        return value, [np.asarray(g) for g in gradient]
+
+    def _call(self, function: Any, n_inducing: int, *arguments: Any, data: Dataset | None = None) -> Any:
+        with float64_scope():
+            program = compiled(function, ("model", "jitter"), self.threads(n_inducing))
+            numbers = jax.tree.map(lambda a: np.asarray(a, float), arguments)
+            rows = self.data if data is None else data
+            return timed(program, *numbers, rows, model=self.model, jitter=self.jitter)
+
+
+def _arrays(sites: Sites) -> Sites:
+    return Sites(*(np.asarray(s) for s in sites))

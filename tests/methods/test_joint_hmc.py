@@ -1,0 +1,356 @@
+"""`joint-hmc`: posteriors known by quadrature or from a reference, other likelihoods, and what a fit owes its user."""
+
+import warnings
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import integrand
+from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance, targets
+from integrand.data.dataset import Dataset
+from integrand.data.scaling import Standardiser
+from integrand.likelihoods import StudentT
+from integrand.methods import joint_hmc, minibatch, watch
+from integrand.methods.checkpoint import Checkpoint
+from integrand.model import Model
+from integrand.posterior.modelfile import load_model, save_model
+from integrand.posterior.storage import RunDirectory
+from integrand.precision import float64_scope
+from integrand.targets import JointTarget
+
+# posteriordb: gp_pois_regr-gp_regr (y, by quadrature) and gp_pois_regr-gp_pois_regr (counts, its reference draws).
+X = np.arange(-10.0, 11.0, 2.0)[:, None]
+Y = np.array([4.75906, 1.59423, 2.99548, 5.27501, 1.66472, 2.24347, 2.8914, 4.08681, 4.60588, 0.802364, 3.92136])
+COUNTS = np.array([40.0, 37.0, 29.0, 12.0, 4.0, 3.0, 9.0, 19.0, 77.0, 82.0, 33.0])
+QUADRATURE = {"rho": (6.89343, 1.28970), "alpha": (2.43810, 0.79007), "sigma": (1.83169, 0.50018)}
+REFERENCE = {"rho": (5.6665, 0.676), "alpha": (2.9213, 0.786)}
+ANCHOR = {
+    "method": "joint-hmc",
+    "Z": X,
+    "scaler": Standardiser.identity(1),
+    "jitter": Jitter(0.0, 1e-10),
+    "target_accept": 0.8,
+    "seed": 1,
+}
+SHORT = {"method": "joint-hmc", "n_inducing": 8, "chains": 2, "tune": 20, "target_ess": 1e6, "max_draws": 40}
+
+
+def mcse(x, method="mean"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        return float(arviz.mcse(np.ascontiguousarray(x), method=method))
+
+
+def quadrature_fit(**settings):
+    kernel = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))
+    posterior = integrand.fit(X, Y, kernel, noise=on_variance(HalfNormal(1.0)), **(ANCHOR | settings))
+    theta = posterior.theta
+    return posterior, {"rho": theta["lengthscale"][..., 0], "alpha": theta["scale"], "sigma": theta["noise"] ** 2}
+
+
+def assert_agrees(draws, truth, own_error=0.0):
+    for name, (mean, sd) in truth.items():
+        error = np.hypot(mcse(draws[name]), own_error)
+        assert error < 0.05 * sd, f"{name}: {error / sd:.3f} of the sd"
+        assert abs(draws[name].mean() - mean) < 4 * error, f"{name}: z = {(draws[name].mean() - mean) / error:.2f}"
+        print(name, f"z {(draws[name].mean() - mean) / error:+.2f}")
+
+
+def short(data, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return integrand.fit(*data, **(SHORT | settings))
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((50, 2))
+    return inputs, np.sin(2 * inputs[:, 0]) + 0.2 * rng.standard_normal(50)
+
+
+# --- the right posterior
+
+
+def test_quadrature_posterior():
+    posterior, draws = quadrature_fit(target_ess=1_000, max_draws=2_000)
+    assert posterior.verdict.ok
+    assert_agrees(draws, QUADRATURE)
+    for name, (_, sd) in QUADRATURE.items():
+        assert abs(draws[name].std() - sd) < 4 * mcse(draws[name], "sd")
+
+
+def test_poisson_reference():
+    kernel = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))
+    posterior = integrand.fit(X, COUNTS, kernel, likelihood="poisson", target_ess=1_000, max_draws=2_000, **ANCHOR)
+    assert posterior.verdict.ok
+    assert posterior.model.names == ("lengthscale[x0]", "scale")
+    theta = posterior.theta
+    assert_agrees({"rho": theta["lengthscale"][..., 0], "alpha": theta["scale"]}, REFERENCE, own_error=0.007)
+    # The rates follow the counts, and a draw of y is a count.
+    predictive = posterior.predict(X, include_noise=True)
+    assert np.max(np.abs(predictive.mean - COUNTS) / np.sqrt(COUNTS)) < 2.0
+
+
+@pytest.mark.slow
+def test_quadrature_posterior_by_hmc():
+    _, draws = quadrature_fit(sampler="hmc", target_ess=2_000, max_draws=3_000)
+    assert_agrees(draws, QUADRATURE)
+
+
+def test_both_sets_of_coordinates_hold_one_density():
+    """What is drawn over (φ, ε) is the density of Hensman et al. over (φ, v) with the Jacobian of v = m + LB⁻ᵀ ε."""
+    model = Model(RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0)), 1, noise=on_variance(HalfNormal(1.0)))
+    target = JointTarget(model, Dataset.of(X, Y), Jitter(0.0, 1e-10))
+    sites = target.sites(model.start(), X)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x = np.concatenate([model.start() + 0.3 * rng.standard_normal(3), rng.standard_normal(11)])
+        m, LB = target.moments(x[:3], X, sites)
+        v = target.values(x[None], X, sites)[0]
+        np.testing.assert_allclose(LB.T @ (v - m), x[3:], rtol=1e-8, atol=1e-8)
+        plain = target.evaluate(np.concatenate([x[:3], v]), X)[0]
+        assert target.evaluate(x, X, sites)[0] == pytest.approx(plain - np.sum(np.log(np.diag(LB))), rel=1e-10)
+
+
+# --- other likelihoods
+
+
+@lru_cache
+def prior_sets(n_sets, n_rows, seed=5):
+    """Data sets from the prior: inputs, f, and the probability of 1."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n_sets):
+        inputs = np.sort(rng.uniform(-2.0, 2.0, n_rows))[:, None]
+        ell, scale = np.exp(0.3 * rng.standard_normal()), 2.0 * np.exp(0.3 * rng.standard_normal())
+        K = scale**2 * np.exp(-0.5 * (inputs - inputs.T) ** 2 / ell**2)
+        f = np.linalg.cholesky(K + 1e-9 * np.eye(n_rows)) @ rng.standard_normal(n_rows)
+        p = 1.0 / (1.0 + np.exp(-f))
+        found.append((inputs, p, (rng.uniform(size=n_rows) < p).astype(float)))
+    return found
+
+
+@pytest.mark.slow
+def test_bernoulli_probabilities_are_calibrated():
+    """Probabilities of held-out outcomes, over data sets from the prior: as many ones as the sum of them says."""
+    predicted, outcomes = [], []
+    for k, (inputs, _, y) in enumerate(prior_sets(40, 60)):
+        train, test = np.arange(60) % 3 != 0, np.arange(60) % 3 == 0
+        if np.ptp(y[train]) == 0:
+            continue
+        posterior = short(
+            (inputs[train], y[train]),
+            kernel=RBF(lengthscale=LogNormal(0.0, 0.3), scale=LogNormal(np.log(2.0), 0.3)),
+            likelihood="bernoulli",
+            scaler=Standardiser.identity(1),
+            chains=2,
+            tune=40,
+            max_draws=150,
+            n_inducing=15,
+            seed=k,
+        )
+        predicted.append(posterior.predict(inputs[test], include_noise=True).mean)
+        outcomes.append(y[test])
+    predicted, outcomes = np.concatenate(predicted), np.concatenate(outcomes)
+    assert len(predicted) > 600
+    # In five groups by predicted probability: the number of ones, in standard deviations of what was predicted.
+    edges = np.quantile(predicted, np.linspace(0.0, 1.0, 6))
+    group = np.clip(np.searchsorted(edges, predicted) - 1, 0, 4)
+    for g in range(5):
+        p, y = predicted[group == g], outcomes[group == g]
+        z = (y.sum() - p.sum()) / np.sqrt(np.sum(p * (1.0 - p)))
+        print(f"group {g}: {p.mean():.3f} predicted, {y.mean():.3f} seen, z {z:+.2f}")
+        assert abs(z) < 3.5
+    # And they are worth something: better than the base rate.
+    base = outcomes.mean()
+    score = np.mean(outcomes * np.log(predicted) + (1 - outcomes) * np.log1p(-predicted))
+    assert score > base * np.log(base) + (1 - base) * np.log1p(-base) + 0.1
+
+
+def test_bernoulli_recovers_probabilities():
+    inputs, p, y = prior_sets(1, 150)[0]
+    posterior = short((inputs, y), likelihood="bernoulli", chains=2, tune=40, max_draws=150, n_inducing=12)
+    predicted = posterior.predict(inputs, include_noise=True).mean
+    assert np.sqrt(np.mean((predicted - p) ** 2)) < 0.15
+    z = (y.sum() - predicted.sum()) / np.sqrt(np.sum(predicted * (1 - predicted)))
+    assert abs(z) < 3.0
+    assert np.all((predicted > 0.0) & (predicted < 1.0))
+
+
+def test_student_t_resists_an_outlier():
+    rng = np.random.default_rng(3)
+    inputs = np.linspace(-2.0, 2.0, 40)[:, None]
+    truth = np.sin(2.0 * inputs[:, 0])
+    y = truth + 0.1 * rng.standard_normal(40)
+    y[20] += 8.0
+    common = {"chains": 2, "tune": 40, "max_draws": 150, "n_inducing": 10}
+    near = np.abs(inputs[:, 0] - inputs[20, 0]) < 0.5
+    robust = short((inputs, y), likelihood=StudentT(df=4.0), **common)
+    gaussian = short((inputs, y), method="map", n_inducing=10)
+    robust_error, gaussian_error = (
+        np.sqrt(np.mean((p.predict(inputs, include_noise=False).mean - truth)[near] ** 2)) for p in (robust, gaussian)
+    )
+    assert robust_error < 0.15
+    assert robust_error < 0.5 * gaussian_error
+
+
+# --- what a fit owes its user
+
+
+@pytest.fixture(scope="module")
+def posterior(data):
+    return short(data, max_draws=100)
+
+
+def test_what_it_tells(posterior, data):
+    assert posterior.method == "joint-hmc"
+    assert posterior.chains.x.shape == (2, 100, 4)
+    assert posterior.conditional.S.shape == (200, 0, 0)
+    assert posterior.conditional.m.shape == (200, 8)
+    assert posterior.Z_path.shape == (1, 8, 2)
+    assert [point.phase for point in posterior.history] == ["warm start"]
+    assert "ess-bulk" in posterior.verdict.codes
+    predictive = posterior.predict(data[0], include_noise=True)
+    assert np.sqrt(np.mean((predictive.mean - data[1]) ** 2)) < 0.35
+
+
+def test_agrees_with_the_collapsed_bound(posterior, data):
+    """For Gaussian noise the marginal of θ is that of sgpr-hmc-fixed-z, and so are the predictions."""
+    other = short(data, method="sgpr-hmc-fixed-z", Z=posterior.Z, max_draws=100)
+    a, b = (p.predict(data[0], include_noise=False) for p in (posterior, other))
+    assert np.max(np.abs(a.mean - b.mean)) < 0.1
+    np.testing.assert_allclose(a.sd, b.sd, rtol=0.5)
+
+
+def test_a_second_fit_traces_nothing(posterior, data):
+    before = dict(targets.traces)
+    short((data[0][::-1] + 1.0, data[1] ** 2), seed=3)
+    assert targets.traces == before
+
+
+def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
+    save_model(posterior, tmp_path / "model", settings=SHORT)
+    loaded = load_model(tmp_path / "model").posterior
+    for include_noise in (True, False):
+        one, two = (p.predict(data[0], include_noise=include_noise) for p in (posterior, loaded))
+        np.testing.assert_array_equal(one.mean, two.mean)
+        np.testing.assert_array_equal(one.variance, two.variance)
+
+
+def test_the_papers_schedule(data, monkeypatch, tmp_path):
+    for name, value in {"PAPER_STEPS": 30, "PAPER_TUNE": 60, "PAPER_DRAWS": 80, "PAPER_PREDICTIVE": 7}.items():
+        monkeypatch.setattr(joint_hmc, name, value)
+    with pytest.warns(ConvergenceWarning):
+        posterior = integrand.fit(*data, **(SHORT | {"schedule": "paper"}))
+    assert posterior.chains.x.shape == (1, 80, 4)
+    assert np.all(posterior.chains.n_steps == 10)
+    assert posterior.predict(data[0], include_noise=True).n_draws == 7
+    with pytest.raises(InputError, match="keeps no state on disk"):
+        integrand.fit(*data, run_dir=tmp_path / "run", **(SHORT | {"schedule": "paper"}))
+
+
+class Killed(SystemExit):
+    """Stands for a kill: no code of the library catches it."""
+
+
+def test_resume_after_a_kill(data, tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    monkeypatch.setattr(watch, "SAVE_SECONDS", 0.0)
+    save = Checkpoint.save_draws
+
+    def then_die(self, *arguments):
+        save(self, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "save_draws", then_die)
+        with pytest.raises(Killed):
+            short(data, run_dir=run_dir, max_draws=400)
+    before = Checkpoint(RunDirectory.open(run_dir))
+    kept = before.draws()
+    before.run.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        resumed = integrand.resume(run_dir)
+        assert resumed.chains.n_draws == 400
+        np.testing.assert_array_equal(resumed.chains.x[:, : kept.n_draws], kept.x[:, :, :4])
+        # Draws of ε mean nothing to SG-HMC, which draws v.
+        with pytest.raises(InputError, match="begun with another sampler"):
+            integrand.resume(run_dir, sampler="sghmc")
+    assert np.all(np.isfinite(resumed.predict(data[0], include_noise=True).mean))
+
+
+def test_mistakes(data, as_users_see_it):
+    inputs, y = data
+    with pytest.raises(InputError, match="constant"):
+        integrand.fit(inputs, np.ones(50), method="joint-hmc")
+    with pytest.raises(InputError, match="NaN"):
+        integrand.fit(np.where(inputs == inputs[0, 0], np.nan, inputs), y, method="joint-hmc")
+    with pytest.raises(InputError, match="no sampler 'slice': it has nuts, hmc, sghmc"):
+        integrand.fit(inputs, y, method="joint-hmc", sampler="slice")
+    with pytest.raises(InputError, match="bernoulli likelihood wants 0 and 1"):
+        integrand.fit(inputs, y, method="joint-hmc", likelihood="bernoulli")
+
+
+# --- the target
+
+
+def test_target_in_its_forms(data):
+    """Value, gradient, traced parts, and a sum over batches of rows: one density."""
+    inputs, y = data
+    model = Model(RBF(), 2, likelihood=StudentT())
+    rows, Z = Dataset.of(inputs, y, 20), inputs[:5] + 0.1
+    target = JointTarget(model, rows)
+    rng = np.random.default_rng(1)
+    x = np.concatenate([model.start(), rng.standard_normal(5)])
+    value, gradient = target.evaluate(x, Z)
+    step = 1e-5 * np.eye(len(x))
+    numeric = [(target.evaluate(x + d, Z)[0] - target.evaluate(x - d, Z)[0]) / 2e-5 for d in step]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
+    assert target.counter.gradients == 1 + 2 * len(x)
+
+    everything = np.concatenate([x[:4], Z.ravel(), x[4:]])
+    with_Z, slope = target.evaluate_with_Z(everything)
+    assert with_Z == value
+    np.testing.assert_array_equal(slope[:4], gradient[:4])
+    np.testing.assert_array_equal(slope[-5:], gradient[4:])
+
+    sites = target.sites(x[:4], Z)
+    centred = target.evaluate(x, Z, sites)[0]
+    with float64_scope():
+        x, everything, traced = jnp.asarray(x), jnp.asarray(everything), target.traced(Z)
+        parts = sum(jax.jit(f)(x, traced.data) for f in traced[:2])
+        assert float(parts) == pytest.approx(value, rel=1e-12)
+        traced = target.traced(Z, sites)
+        parts = sum(jax.jit(f)(x, traced.data) for f in traced[:2])
+        assert float(parts) == pytest.approx(centred, rel=1e-12)
+        by_rows = target.rows(Z)
+        batches = [tuple(a[i::2] for a in by_rows.rows) for i in range(2)]
+        fit = jax.jit(by_rows.log_likelihood_rows)
+        total = sum(float(fit(x, batch, by_rows.data)) for batch in batches)
+        assert float(by_rows.log_prior(x, by_rows.data)) + total == pytest.approx(value, rel=1e-12)
+        also_Z = target.rows_with_Z()
+        fit = jax.jit(also_Z.log_likelihood_rows)
+        total = float(also_Z.log_prior(everything, ()) + fit(everything, also_Z.rows, ()))
+        normal = stats.norm.logpdf(Z).sum()
+        assert total == pytest.approx(value + normal, rel=1e-12)
+
+
+def test_linear_whitening_is_the_gaussian_of_v_around_the_centre():
+    """Where m is linear in w and LB constant, draws have the covariance that they should."""
+    rng = np.random.default_rng(2)
+    slope, LB = rng.standard_normal((3, 2)), np.tril(rng.standard_normal((3, 3))) + 2.0 * np.eye(3)
+    F = np.array([[1.0, 0.0], [0.4, 0.7]])
+    outer = minibatch.Whitening(np.array([0.3, -0.2]), F)
+    found = minibatch.linear_whitening(outer, lambda w: (slope @ w + 1.0, LB))
+    C, P = F @ F.T, np.linalg.inv(LB @ LB.T)
+    expected = np.block([[C, C @ slope.T], [slope @ C, slope @ C @ slope.T + P]])
+    np.testing.assert_allclose(found.covariance, expected, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(found.centre[2:], slope @ outer.centre + 1.0)

@@ -1,0 +1,236 @@
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+import integrand
+from integrand import RBF, InputError, Jitter, NumericalError
+from integrand.data.scaling import Standardiser
+from integrand.methods import svgp as module
+from integrand.methods.problem import Settings
+from integrand.methods.svgp import Batches, Climb, decaying
+from integrand.posterior.modelfile import load_model, save_model
+from integrand.progress import Silent
+
+N, M = 40, 8
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(-3.0, 3.0, (N, 1)), axis=0)
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(N)
+    return X, (y - y.mean()) / y.std()
+
+
+def fit(data, **options):
+    return integrand.fit(*data, **({"method": "svgp", "n_inducing": M} | options))
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return fit(data)
+
+
+class Interrupting(Silent):
+    """Presses Ctrl-C after so many reports."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def update(self, done, total, text=""):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+# --- it finds what there is to find
+
+
+@pytest.mark.parametrize("poor", [False, True], ids=["default start", "start at N(0, I)"])
+def test_with_every_row_inducing_it_is_the_exact_gp(data, monkeypatch, poor):
+    if poor:
+        whole = module.starting_unknowns
+        monkeypatch.setattr(module, "starting_unknowns", lambda problem, plain: whole(problem, plain=True))
+    X, _ = data
+    numbers = {"kernel": RBF(0.8, 1.0), "noise": 0.3, "scaler": Standardiser.identity(1)}
+    exact = fit(data, method="gpr-ml2", **numbers)
+    sparse = fit(data, Z=X, jitter=Jitter(0.0, 1e-12), **numbers)
+    assert sparse.model.n_theta == 0
+    assert sparse.conditional.S.shape == (1, N, N)
+    new = np.vstack([X, np.linspace(-4.0, 4.0, 50)[:, None]])
+    f, g = (p.predict(new, include_noise=False) for p in (exact, sparse))
+    np.testing.assert_allclose(g.mean, f.mean, atol=1e-4)
+    np.testing.assert_allclose(g.variance, f.variance, atol=1e-4)
+    assert sparse.history[-1].bound == pytest.approx(exact.history[-1].bound, abs=1e-4)
+    if poor:
+        assert sparse.history[0].bound < exact.history[-1].bound - 10.0
+
+
+def test_it_climbs_to_the_collapsed_optimum(data, fitted):
+    ml2 = fit(data, method="ml2")
+    assert fitted.verdict is None
+    assert fitted.history[-1].bound == pytest.approx(ml2.history[-1].bound, abs=0.1)
+    f, g = (p.predict(data[0], include_noise=True) for p in (ml2, fitted))
+    np.testing.assert_allclose(g.mean, f.mean, atol=0.03)
+    np.testing.assert_allclose(g.sd, f.sd, rtol=0.05)
+
+
+def test_batches_lead_to_nearly_the_same(data, fitted):
+    batches = fit(data, batch_size=10)
+    assert fitted.history[-1].bound - 2.0 < batches.history[-1].bound < fitted.history[-1].bound + 0.1
+    assert "5000 steps of Adam on batches of 10 rows." in batches.notes
+    assert "5000 steps of Adam on all rows." in fitted.notes
+    errors = [point.error for point in batches.history]
+    assert all(error > 0 for error in errors[:-1])
+    assert errors[-1] == 0.0  # on all rows
+
+
+def test_counts_recover_their_rate():
+    rng = np.random.default_rng(3)
+    X, new = rng.uniform(-2.0, 2.0, (300, 1)), np.linspace(-1.8, 1.8, 30)[:, None]
+
+    def rate(X):
+        return np.exp(1.0 + np.sin(2 * X[:, 0]))
+
+    y = rng.poisson(rate(X)).astype(float)
+    posterior = fit((X, y), likelihood="poisson", batch_size=100, steps=400)
+    p = posterior.predict(new, include_noise=True)
+    np.testing.assert_allclose(p.mean, rate(new), rtol=0.3)
+    assert np.all(p.variance > p.mean)  # the rate itself is not known for certain
+    assert "Z started from k-means." in posterior.notes
+
+
+# --- what it returns
+
+
+def test_the_pieces_fit_together(fitted, data):
+    assert fitted.method == "svgp"
+    assert fitted.chains.x.shape == (1, 1, 3)
+    assert fitted.chains.log_density[0, 0] == fitted.history[-1].bound
+    np.testing.assert_array_equal(fitted.Z_path[-1], fitted.conditional.Z)
+    assert fitted.counts == {"gradients": 5000, "failures": 0}
+    assert fitted.notes[-1] == f"The bound on all rows is {fitted.history[-1].bound:.2f} nats."
+    S = fitted.conditional.S[0]
+    np.testing.assert_array_equal(np.triu(S, 1), 0.0)
+    assert np.all(np.diagonal(S) > 0)
+
+
+def test_saved_and_loaded_it_predicts_the_same(fitted, data, tmp_path):
+    save_model(fitted, tmp_path / "model")
+    again = load_model(tmp_path / "model").posterior
+    p, q = (one.predict(data[0], include_noise=True) for one in (fitted, again))
+    np.testing.assert_array_equal(p.mean, q.mean)
+    np.testing.assert_array_equal(p.variance, q.variance)
+    assert again.history == fitted.history
+
+
+def compiled(caplog):
+    return [record.getMessage() for record in caplog.records if "ompil" in record.getMessage()]
+
+
+def test_the_same_seed_gives_the_same_and_compiles_nothing(data, caplog):
+    first = fit(data, batch_size=10, seed=3)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        second = fit(data, batch_size=10, seed=3)
+    assert not compiled(caplog)
+    for a, b in zip(first.conditional, second.conditional, strict=True):
+        np.testing.assert_array_equal(a, b)
+    other = fit(data, batch_size=10, seed=4)
+    assert np.abs(other.optimum - first.optimum).max() > 1e-6
+
+
+def test_the_papers_schedule(data, monkeypatch, caplog):
+    monkeypatch.setattr(module, "PAPER_EPOCHS", 30)
+    monkeypatch.setattr(module, "PAPER_BATCH", 10)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        posterior = fit(data, schedule="paper", batch_size=7)
+    assert compiled(caplog)  # another program, and the listener hears of it
+    assert "120 steps of Adam on batches of 10 rows." in posterior.notes
+    assert posterior.history[-1].bound > posterior.history[0].bound + 10.0
+
+
+# --- when it does not go well
+
+
+def test_failed_steps_are_taken_back_and_counted(data):
+    posterior = fit(data, learning_rate=30.0, steps=40)
+    assert posterior.counts["failures"] > 0
+    assert f"{posterior.counts['failures']} of them failed numerically and were taken back." in posterior.notes
+    assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+
+
+def test_nothing_works_from_a_start_that_fails(data, monkeypatch):
+    whole = module.starting_unknowns
+
+    def broken(problem, plain):
+        start, name = whole(problem, plain)
+        return start._replace(Z=start.Z * np.nan), name
+
+    monkeypatch.setattr(module, "starting_unknowns", broken)
+    with pytest.raises(NumericalError, match=r"not finite where Adam starts.*larger jitter"):
+        fit(data, steps=2)
+
+
+def test_interrupted(data, fitted):
+    posterior = fit(data, progress=Interrupting(after=3))
+    done = posterior.counts["gradients"]
+    assert 1 < done < 5000
+    assert "Adam ended before its 5000 steps: interrupted." in posterior.notes
+    assert posterior.history[-1].bound < fitted.history[-1].bound
+    assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+
+
+def test_minutes(data):
+    posterior = fit(data, max_minutes=1e-6)
+    assert posterior.counts["gradients"] == 1
+    assert "Adam ended before its 5000 steps: minutes used up." in posterior.notes
+
+
+def test_settings_are_checked():
+    for name, wrong in (("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", np.inf)):
+        with pytest.raises(InputError, match=name):
+            Settings(**{name: wrong})
+
+
+# --- parts
+
+
+def test_every_row_is_used_equally_often():
+    batches = Batches(np.random.default_rng(0), 10, 4)
+    rows = np.concatenate([batches.take(count) for count in (1, 3, 6)])
+    assert rows.shape == (10, 4)
+    np.testing.assert_array_equal(np.bincount(rows.ravel()), 4)
+    whole = Batches(np.random.default_rng(0), 10, 40)
+    assert whole.whole
+    np.testing.assert_array_equal(whole.take(2), [np.arange(10)] * 2)
+    one = Batches(np.random.default_rng(0), 10, 4).take(10)
+    np.testing.assert_array_equal(one, rows)  # however many are taken at a time
+
+
+def test_the_rate_decays():
+    rates = decaying(100, 0.01)
+    assert np.all(rates[:50, 0] == 0.01)
+    assert 0 < rates[-1, 0] < 0.001
+    np.testing.assert_array_equal(rates[:10, 1], 0.0)
+    np.testing.assert_array_equal(rates[10:, 1], rates[10:, 0])
+
+
+def test_a_bound_that_still_climbs_is_told_from_noise():
+    rng = np.random.default_rng(0)
+    noise, rates = rng.standard_normal(1000), decaying(1000, 0.01)
+
+    def climbing(values, rates=rates):
+        return Climb(None, values, 0, rates, "").climbing
+
+    assert climbing(noise) == ""
+    assert "over the last tenth" in climbing(noise + np.arange(1000) / 50)
+    # The rate falls to nothing, and with it the climb: it had not come to its end.
+    slowed = 0.03 * np.cumsum(rates[:, 0] / 0.01)
+    assert "at full rate" in climbing(noise + np.minimum(slowed, slowed[700]))
+    constant = np.ones((1000, 2))
+    assert climbing(np.minimum(slowed, slowed[700]), constant) == ""
+    assert "Too few" in climbing(np.full(1000, np.nan))
+    assert "Too few" in climbing(noise[:50])
+    assert "Too few" in climbing(noise[:0])
