@@ -237,7 +237,7 @@ def test_a_budget_of_time_ends_it(data):
     ("settings", "message"),
     [
         ({"method": "sgpr"}, "no method 'sgpr': choose from ml2"),
-        ({"n_induced": 3}, "no setting 'n_induced': choose from chains"),
+        ({"n_induced": 3}, "no setting 'n_induced': choose from batch_size, chains"),
         ({"chains": 0}, "chains must be a whole number of at least 1"),
         ({"target_accept": 1.0}, "target_accept"),
         ({"max_minutes": -1.0}, "max_minutes"),

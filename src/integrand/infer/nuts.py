@@ -124,8 +124,8 @@ def sample_nuts(
             time.sleep(_POLL_SECONDS)
             before, batches = batches, [s.inspect().get_arrow_trace() for s in samplers]
             for sampler, old, new in zip(samplers, before, batches, strict=True):
-                if old[0][0].num_rows == new[0][0].num_rows < tune + draws:
-                    _check_alive(sampler)
+                if old[0][0].num_rows == new[0][0].num_rows < tune + draws and not errors:
+                    _check_alive(sampler, errors)
     except KeyboardInterrupt:
         if len(samplers) < len(starts):
             raise
@@ -221,13 +221,15 @@ def _column(batch, name: str) -> np.ndarray:
     return (column.flatten() if hasattr(column, "flatten") else column).to_numpy(zero_copy_only=False)
 
 
-def _check_alive(sampler) -> None:
-    """Raise if nutpie gave a chain up: it would never reach its draws."""
+def _check_alive(sampler, errors: list[BaseException]) -> None:
+    """Raise if nutpie gave a chain up: it would never reach its draws. An error in the log density is the reason."""
     try:
         sampler.is_finished  # noqa: B018  (raises what ended the chain, or TimeoutError while it runs)
     except TimeoutError:
         pass
     except RuntimeError as error:
+        if errors:
+            raise errors[0] from None
         reason = str(error).partition("Stack backtrace")[0]
         raise NumericalError(f"a chain could not go on ({' '.join(reason.split())}): try other priors") from error
 
