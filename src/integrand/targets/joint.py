@@ -35,7 +35,7 @@ from integrand.model import Model
 from integrand.precision import float64_scope
 from integrand.targets.program import LARGE, Counter, compiled, timed, traces
 
-Vector = Float[np.ndarray, " K"]
+Vector = Float[np.ndarray, " _"]  # φ, v, ε or all together, each of its own length
 Indices = Int[np.ndarray, " n"]
 Inducing = Float[np.ndarray, "M D"]
 
