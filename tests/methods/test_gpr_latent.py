@@ -4,15 +4,21 @@ import warnings
 
 import arviz
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance
 from integrand.data.scaling import Standardiser
-from integrand.likelihoods import Poisson
+from integrand.infer.diagnostics import convergence
+from integrand.infer.metric import Whitening
+from integrand.infer.nuts import sample_nuts
+from integrand.likelihoods import Poisson, StudentT
 from integrand.posterior.modelfile import load_model, save_model
+from integrand.precision import float64_scope
 from integrand.progress import Silent
+from integrand.targets.laplace import latent
 
 METHOD = "gpr-latent"
 # posteriordb gp_pois_regr-gp_pois_regr, and its twin with Gaussian noise, known by quadrature.
@@ -234,22 +240,53 @@ def test_poisson_anchor_with_more_draws(seed):
         assert abs(mean - reference) < 4 * np.hypot(error, 0.007)
 
 
+FORTY = np.random.default_rng(0).standard_normal((40, 2))
+LATENT = 2.0 * np.sin(2.0 * FORTY[:, 0]) + FORTY[:, 1]
+KERNEL_2 = RBF(lengthscale=Gamma(3.0, 2.0), scale=HalfNormal(2.0))
+
+
+def assert_means_agree(one, two):
+    """Draws (chain, draw, entry) of two samplers, within their Monte Carlo error."""
+    for i in range(one.shape[2]):
+        (a, error_a), (b, error_b) = (mean_and_error(x[:, :, i]) for x in (one, two))
+        assert abs(a - b) < 4 * np.hypot(error_a, error_b), i
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("likelihood", "other"), [("bernoulli", "pseudo-marginal"), ("student-t", "joint-hmc")])
-def test_another_exact_method_agrees(likelihood, other):
-    """Forty rows in two columns: θ and predictions of two methods, within their Monte Carlo error."""
-    rng = np.random.default_rng(0)
-    inputs = rng.standard_normal((40, 2))
-    f = 2.0 * np.sin(2.0 * inputs[:, 0]) + inputs[:, 1]
-    y = (f > 0.0).astype(float) if likelihood == "bernoulli" else f + 0.2 * rng.standard_t(3, 40)
-    kernel = RBF(lengthscale=Gamma(3.0, 2.0), scale=HalfNormal(2.0))
-    settings = {"likelihood": likelihood, "target_ess": 1_000, "max_draws": 20_000, "Z": inputs}
-    one, two = (integrand.fit(inputs, y, kernel, method=method, **settings) for method in (METHOD, other))
-    for name in one.theta:
-        flat = [p.theta[name].reshape(*p.chains.x.shape[:2], -1) for p in (one, two)]
-        for i in range(flat[0].shape[2]):
-            (a, error_a), (b, error_b) = (mean_and_error(draws[:, :, i]) for draws in flat)
-            assert abs(a - b) < 4 * np.hypot(error_a, error_b), name
-    means = [p.predict(inputs, include_noise=False).mean for p in (one, two)]
-    sd = one.predict(inputs, include_noise=False).sd
+def test_the_two_exact_methods_agree_on_classes():
+    y = (LATENT > 0.0).astype(float)
+    settings = {"likelihood": "bernoulli", "target_ess": 1_000, "max_draws": 20_000}
+    one, two = (integrand.fit(FORTY, y, KERNEL_2, method=m, **settings) for m in (METHOD, "pseudo-marginal"))
+    assert_means_agree(one.chains.x, two.chains.x)
+    means = [p.predict(FORTY, include_noise=False).mean for p in (one, two)]
+    sd = one.predict(FORTY, include_noise=False).sd
     assert np.abs((means[0] - means[1]) / sd).max() < 0.3  # 400 draws each
+
+
+@pytest.mark.slow
+def test_nuts_over_everything_agrees_where_noise_has_heavy_tails():
+    """NUTS on log p(φ) + log N(ν; 0, I) + log p(y | f), a sampler that shares nothing with this one."""
+    y = LATENT + 0.2 * np.random.default_rng(1).standard_t(3, 40)
+    identity, likelihood = Standardiser.identity(2), StudentT(4.0)
+    settings = {"scaler": identity, "likelihood": likelihood, "target_ess": 1_000, "max_draws": 20_000}
+    posterior = integrand.fit(FORTY, y, KERNEL_2, method=METHOD, noise=HalfNormal(0.5), **settings)
+    model, n = posterior.model, posterior.model.n_theta
+
+    @jax.jit
+    @jax.value_and_grad
+    def joint(x):
+        rows, prior = latent(x[:n], jnp.asarray(FORTY), jnp.asarray(y), model, Jitter())
+        return model.log_prior(x[:n]) - 0.5 * jnp.sum(x[n:] ** 2) + jnp.sum(rows(prior.f(x[n:])))
+
+    def log_density(x):
+        with float64_scope():
+            value, gradient = joint(x)
+            return float(value), np.asarray(gradient)
+
+    # The draws to be checked tell how wide things are, which makes NUTS quick but no different.
+    drawn = np.concatenate([posterior.conditional.phis, posterior.conditional.m], axis=1)
+    whitening = Whitening(drawn.mean(axis=0), np.linalg.cholesky(np.cov(drawn.T) + 1e-3 * np.eye(n + 40)))
+    run = sample_nuts(log_density, drawn[::100], whitening, tune=150, draws=500, seed=[0], target_accept=0.9)
+    assert convergence(run.chains.x[:, :, :n]).ess_bulk.min() > 300
+    assert_means_agree(posterior.chains.x, run.chains.x[:, :, :n])
+    assert_means_agree(drawn[:, n:].reshape(4, 100, 40), run.chains.x[:, :, n:])

@@ -13,7 +13,7 @@ import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance, targets
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
-from integrand.likelihoods import StudentT
+from integrand.likelihoods import Poisson, StudentT
 from integrand.methods import joint_hmc, minibatch, watch
 from integrand.methods.checkpoint import Checkpoint
 from integrand.model import Model
@@ -113,10 +113,10 @@ def test_both_sets_of_coordinates_hold_one_density():
     for _ in range(3):
         x = np.concatenate([model.start() + 0.3 * rng.standard_normal(3), rng.standard_normal(11)])
         m, LB = target.moments(x[:3], X, sites)
-        v = target.values(x[None], X, sites)[0]
+        v, log_jacobian = target.values(x[:3], x[3:], X, sites)
         np.testing.assert_allclose(LB.T @ (v - m), x[3:], rtol=1e-8, atol=1e-8)
         plain = target.evaluate(np.concatenate([x[:3], v]), X)[0]
-        assert target.evaluate(x, X, sites)[0] == pytest.approx(plain - np.sum(np.log(np.diag(LB))), rel=1e-10)
+        assert target.evaluate(x, X, sites)[0] == pytest.approx(plain + log_jacobian, rel=1e-10)
 
 
 # --- other likelihoods
@@ -174,6 +174,7 @@ def test_bernoulli_probabilities_are_calibrated():
     assert score > base * np.log(base) + (1 - base) * np.log1p(-base) + 0.1
 
 
+@pytest.mark.slow
 def test_bernoulli_recovers_probabilities():
     inputs, p, y = prior_sets(1, 150)[0]
     posterior = short((inputs, y), likelihood="bernoulli", chains=2, tune=40, max_draws=150, n_inducing=12)
@@ -281,10 +282,19 @@ def test_resume_after_a_kill(data, tmp_path, monkeypatch):
         resumed = integrand.resume(run_dir)
         assert resumed.chains.n_draws == 400
         np.testing.assert_array_equal(resumed.chains.x[:, : kept.n_draws], kept.x[:, :, :4])
-        # Draws of ε mean nothing to SG-HMC, which draws v.
-        with pytest.raises(InputError, match="begun with another sampler"):
-            integrand.resume(run_dir, sampler="sghmc")
+        # The sites on disk serve any sampler, as these rows are few enough for SG-HMC to use them all.
+        more = integrand.resume(run_dir, sampler="sghmc", max_draws=410)
+        np.testing.assert_array_equal(more.chains.x[:, :400], resumed.chains.x)
     assert np.all(np.isfinite(resumed.predict(data[0], include_noise=True).mean))
+
+
+def test_sghmc_on_some_rows_is_not_gone_on_with_by_others(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(minibatch, "SITE_ROWS", 20)
+    run_dir = tmp_path / "run"
+    posterior = short(data, n_inducing=5, sampler="sghmc", batch_size=20, run_dir=run_dir, max_draws=20)
+    assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+    with pytest.raises(InputError, match="begun with sampler='sghmc'"):
+        integrand.resume(run_dir, sampler="nuts")
 
 
 def test_mistakes(data, as_users_see_it):
@@ -305,24 +315,25 @@ def test_mistakes(data, as_users_see_it):
 def test_target_in_its_forms(data):
     """Value, gradient, traced parts, and a sum over batches of rows: one density."""
     inputs, y = data
-    model = Model(RBF(), 2, likelihood=StudentT())
-    rows, Z = Dataset.of(inputs, y, 20), inputs[:5] + 0.1
+    model = Model(RBF(), 2, likelihood=Poisson())
+    rows, Z = Dataset.of(inputs, np.round(np.exp(y)), 20), inputs[:5] + 0.1
     target = JointTarget(model, rows)
     rng = np.random.default_rng(1)
-    x = np.concatenate([model.start(), rng.standard_normal(5)])
+    phi, epsilon = model.start(), rng.standard_normal(5)
+    x = np.concatenate([phi, epsilon])
     value, gradient = target.evaluate(x, Z)
     step = 1e-5 * np.eye(len(x))
     numeric = [(target.evaluate(x + d, Z)[0] - target.evaluate(x - d, Z)[0]) / 2e-5 for d in step]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
     assert target.counter.gradients == 1 + 2 * len(x)
 
-    everything = np.concatenate([x[:4], Z.ravel(), x[4:]])
+    everything = np.concatenate([phi, Z.ravel(), epsilon])
     with_Z, slope = target.evaluate_with_Z(everything)
     assert with_Z == value
-    np.testing.assert_array_equal(slope[:4], gradient[:4])
-    np.testing.assert_array_equal(slope[-5:], gradient[4:])
+    np.testing.assert_array_equal(slope[:3], gradient[:3])
+    np.testing.assert_array_equal(slope[-5:], gradient[3:])
 
-    sites = target.sites(x[:4], Z)
+    sites = target.sites(phi, Z)
     centred = target.evaluate(x, Z, sites)[0]
     with float64_scope():
         x, everything, traced = jnp.asarray(x), jnp.asarray(everything), target.traced(Z)
@@ -331,26 +342,35 @@ def test_target_in_its_forms(data):
         traced = target.traced(Z, sites)
         parts = sum(jax.jit(f)(x, traced.data) for f in traced[:2])
         assert float(parts) == pytest.approx(centred, rel=1e-12)
-        by_rows = target.rows(Z)
-        batches = [tuple(a[i::2] for a in by_rows.rows) for i in range(2)]
-        fit = jax.jit(by_rows.log_likelihood_rows)
-        total = sum(float(fit(x, batch, by_rows.data)) for batch in batches)
-        assert float(by_rows.log_prior(x, by_rows.data)) + total == pytest.approx(value, rel=1e-12)
-        also_Z = target.rows_with_Z()
-        fit = jax.jit(also_Z.log_likelihood_rows)
-        total = float(also_Z.log_prior(everything, ()) + fit(everything, also_Z.rows, ()))
+        # By batches of rows: with the sites of all rows, and with those of some and Z among the unknowns.
         normal = stats.norm.logpdf(Z).sum()
-        assert total == pytest.approx(value + normal, rel=1e-12)
+        for some, point, fixed, added in (
+            (np.zeros(0, int), x, Z, 0.0),
+            (np.arange(0, 50, 2), everything, None, normal),
+        ):
+            surrogate = target.surrogate(phi, Z, some)
+            v, log_jacobian = target.values(phi, epsilon, Z, *surrogate)
+            expected = target.evaluate(np.concatenate([phi, v]), Z)[0] + log_jacobian + added
+            by_rows = target.rows(fixed, surrogate)
+            fit = jax.jit(by_rows.log_likelihood_rows)
+            total = sum(float(fit(point, tuple(a[i::2] for a in by_rows.rows), by_rows.data)) for i in range(2))
+            prior = float(jax.jit(by_rows.log_prior)(point, by_rows.data))
+            assert prior + total == pytest.approx(expected, rel=1e-10)
 
 
-def test_linear_whitening_is_the_gaussian_of_v_around_the_centre():
-    """Where m is linear in w and LB constant, draws have the covariance that they should."""
+def test_some_rows_stand_for_all():
+    """With one row in three, v keeps its place and its width, nearly, at another θ too."""
     rng = np.random.default_rng(2)
-    slope, LB = rng.standard_normal((3, 2)), np.tril(rng.standard_normal((3, 3))) + 2.0 * np.eye(3)
-    F = np.array([[1.0, 0.0], [0.4, 0.7]])
-    outer = minibatch.Whitening(np.array([0.3, -0.2]), F)
-    found = minibatch.linear_whitening(outer, lambda w: (slope @ w + 1.0, LB))
-    C, P = F @ F.T, np.linalg.inv(LB @ LB.T)
-    expected = np.block([[C, C @ slope.T], [slope @ C, slope @ C @ slope.T + P]])
-    np.testing.assert_allclose(found.covariance, expected, rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(found.centre[2:], slope @ outer.centre + 1.0)
+    inputs = rng.uniform(-2.0, 2.0, (600, 1))
+    y = np.sin(2.0 * inputs[:, 0]) + 0.3 * rng.standard_normal(600)
+    model, Z = Model(RBF(), 1), np.linspace(-2.0, 2.0, 6)[:, None]
+    target, phi = JointTarget(model, Dataset.of(inputs, y)), np.array([-0.3, 0.0, -1.2])
+    whole = target.surrogate(phi, Z, np.zeros(0, int))
+    some = target.surrogate(phi, Z, np.arange(0, 600, 3))
+    assert some.data.n_rows == 200
+    for at in (phi, phi + 0.1):
+        (m, LB), (m_some, LB_some) = (target.moments(at, Z, *s) for s in (whole, some))
+        epsilon = LB.T @ (m_some - m)
+        assert np.max(np.abs(epsilon)) < 1.5  # in standard deviations of v
+        ratio = np.linalg.eigvalsh(np.linalg.solve(LB, LB_some) @ np.linalg.solve(LB, LB_some).T)
+        assert np.all((ratio > 0.5) & (ratio < 2.0))

@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import integrand
 from integrand import RBF, InputError, Jitter, NumericalError
 from integrand.data.scaling import Standardiser
+from integrand.likelihoods import Gaussian, Poisson
 from integrand.methods import svgp as module
 from integrand.methods.problem import Settings
 from integrand.methods.svgp import Batches, Climb, decaying
@@ -155,7 +157,7 @@ def test_the_papers_schedule(data, monkeypatch, caplog):
 
 
 def test_failed_steps_are_taken_back_and_counted(data):
-    posterior = fit(data, learning_rate=30.0, steps=40)
+    posterior = fit(data, learning_rate=300.0, steps=40)
     assert posterior.counts["failures"] > 0
     assert f"{posterior.counts['failures']} of them failed numerically and were taken back." in posterior.notes
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
@@ -209,17 +211,25 @@ def test_every_row_is_used_equally_often():
     np.testing.assert_array_equal(one, rows)  # however many are taken at a time
 
 
-def test_the_rate_decays():
-    rates = decaying(100, 0.01)
+def rates_of(likelihood, steps):
+    problem = SimpleNamespace(settings=Settings(steps=steps), model=SimpleNamespace(likelihood=likelihood))
+    return decaying(problem)
+
+
+def test_the_rate_decays(as_users_see_it):
+    rates = rates_of(Poisson(), 20)
+    assert rates.shape == (100, 2)
     assert np.all(rates[:50, 0] == 0.01)
     assert 0 < rates[-1, 0] < 0.001
     np.testing.assert_array_equal(rates[:10, 1], 0.0)
     np.testing.assert_array_equal(rates[10:, 1], rates[10:, 0])
+    gaussian = rates_of(Gaussian(), 20)
+    np.testing.assert_array_equal(gaussian[:, 1], rates[:, 0])
 
 
-def test_a_bound_that_still_climbs_is_told_from_noise():
+def test_a_bound_that_still_climbs_is_told_from_noise(as_users_see_it):
     rng = np.random.default_rng(0)
-    noise, rates = rng.standard_normal(1000), decaying(1000, 0.01)
+    noise, rates = rng.standard_normal(1000), rates_of(Gaussian(), 200)
 
     def climbing(values, rates=rates):
         return Climb(None, values, 0, rates, "").climbing

@@ -91,8 +91,15 @@ def test_the_same_seed_gives_the_same(data, fitted):
 
 def test_a_few_steps_are_not_enough(data):
     with pytest.warns(ConvergenceWarning, match="still climbed"):
-        posterior = fit(data, steps=20)
+        posterior = fit(data, steps=100, learning_rate=0.001)
     assert posterior.verdict.codes == ("not-converged",)
+
+
+def test_failures_are_told(data):
+    with pytest.warns(ConvergenceWarning, match="failed numerically"):
+        posterior = fit(data, steps=40, learning_rate=1000.0)
+    assert "rejections" in posterior.verdict.codes
+    assert posterior.counts["failures"] > 100
 
 
 def test_interrupted(data):

@@ -65,6 +65,7 @@ def _objective(x: Unknowns, inputs: Any, fixed: Any, model: Model, jitter: Jitte
     return batch_log_likelihood(model.likelihood, gp, x.Z, x.q, X[rows], y[rows], len(y), jitter) - kl_from_prior(x.q)
 
 
+@partial(jax.jit, static_argnames=("model", "jitter"))
 def _full_bound(x: Unknowns, data: Dataset, model: Model, jitter: Jitter) -> Any:
     return uncollapsed_bound(model.likelihood, model.gp(model.theta(x.phi)), x.Z, x.q, data, jitter)
 
@@ -138,12 +139,8 @@ class Batches:
 
     def __init__(self, rng: np.random.Generator, n_rows: int, size: int):
         self.rng, self.n_rows, self.size = rng, n_rows, min(size, n_rows)
+        self.whole = self.size == n_rows  # every batch holds all rows
         self.left = np.zeros(0, np.int32)
-
-    @property
-    def whole(self) -> bool:
-        """Whether every batch holds all rows."""
-        return self.size == self.n_rows
 
     def take(self, count: int) -> np.ndarray:
         """The rows of the next `count` batches."""
@@ -174,14 +171,13 @@ class Climb(NamedTuple):
         """
         n = len(self.values)
         full = int(np.sum(self.rates[:n, 0] == self.rates[0, 0]))
-        looks = ((n, TOLERANCE_NATS, "the last tenth of the steps"), (full, 1.0, "a tenth of the steps at full rate"))
-        for end, tolerance, when in looks:
+        for end, when in ((n, "the last tenth of the steps"), (full, "the last tenth of the steps at full rate")):
             tenths = self.values[max(end - 2 * (n // 10), 0) : end]
             before, last = (v[np.isfinite(v)] for v in np.array_split(tenths, 2))
             if min(len(before), len(last)) < _LEAST_TENTH:
                 return "Too few steps worked to tell whether the bound still climbs."
             gain, error = last.mean() - before.mean(), np.sqrt(last.var() / len(last) + before.var() / len(before))
-            if gain > tolerance + 2.0 * error:
+            if gain > TOLERANCE_NATS + 2.0 * error:
                 return f"The bound still climbed by {gain:.2g} nats over {when}."
         return ""
 
@@ -253,14 +249,17 @@ def climb(
         return Climb(found, np.concatenate(values), int(state.failures), rates, ended)
 
 
-def decaying(steps: int, rate: float) -> Float[np.ndarray, "n 2"]:
-    """A constant rate for half of the steps, then linearly down to nearly zero, so that the noise dies out.
+def decaying(problem: Problem) -> Float[np.ndarray, "n 2"]:
+    """The settings' rate for half of the steps, then linearly down to nearly zero, so that the noise dies out.
 
-    For the first tenth q(v) moves alone: θ and Z would run away from a q(v) that knows nothing of the data.
+    Where q(v) starts at N(0, I), and knows nothing of the data, it moves alone for the first tenth: θ and Z would run
+    away from it.
     """
+    settings, steps = problem.settings, ADAM_STEPS * problem.settings.steps
     at = np.arange(steps) / steps
-    rates = rate * np.minimum(1.0, 2.0 * (1.0 - at))
-    return np.column_stack([rates, np.where(at < 0.1, 0.0, rates)])
+    rates = settings.learning_rate * np.minimum(1.0, 2.0 * (1.0 - at))
+    alone = 0.0 if isinstance(problem.model.likelihood, Gaussian) else 0.1
+    return np.column_stack([rates, np.where(at < alone, 0.0, rates)])
 
 
 def svgp(problem: Problem) -> Posterior:
@@ -269,15 +268,14 @@ def svgp(problem: Problem) -> Posterior:
     clock.enter("warm start")
     start, name = starting_unknowns(problem, plain=paper)
     batches = Batches(problem.rng(7), problem.data.n_rows, PAPER_BATCH if paper else settings.batch_size)
-    rates = decaying(ADAM_STEPS * settings.steps, settings.learning_rate)
+    rates = decaying(problem)
     if paper:
         rates = np.full((PAPER_EPOCHS * -(-batches.n_rows // batches.size), 2), PAPER_RATE)
     clock.enter("optimise")
     problem.progress.phase("optimise")
     found = climb(problem, _objective, start, batches, rates, plain=paper)
     with float64_scope():
-        full = compiled(_full_bound, ("model", "jitter"), 0)
-        bound = float(full(found.x, problem.data, model=problem.model, jitter=problem.jitter))
+        bound = float(_full_bound(found.x, problem.data, model=problem.model, jitter=problem.jitter))
     if not np.isfinite(bound):
         raise NumericalError(NOT_FINITE)
     notes = [f"Z started from {name}.", *found.notes(batches), f"The bound on all rows is {bound:.2f} nats."]

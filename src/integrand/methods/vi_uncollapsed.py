@@ -4,8 +4,9 @@
 
 Hensman et al. (2013, 2015) with a Gaussian over φ beside the one over v. The expectation over φ = c + C ε is over
 a few draws of ε a step, each with its opposite. v is white: what θ says of the scale and smoothness of u is in L, so
-that v depends less on θ than u does, yet q(φ) q(v) knows of no dependence: the bound is at most that of
-`vi-collapsed`, where u is integrated out for every θ. Predictions mix over draws of q(φ).
+that v depends less on θ than u does, yet q(φ) q(v) knows of no dependence. So q(φ) is narrower than the posterior
+(most for scale and lengthscale), and the bound is at most that of `vi-collapsed`, where u is integrated out for every
+θ. Predictions mix over draws of q(φ).
 """
 
 from functools import partial
@@ -23,7 +24,7 @@ from integrand.infer.nuts import Chains
 from integrand.linalg import Jitter
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Sampling
-from integrand.methods.svgp import ADAM_STEPS, NOT_FINITE, Batches, Climb, climb, decaying, starting_unknowns
+from integrand.methods.svgp import NOT_FINITE, Batches, Climb, climb, decaying, starting_unknowns
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import BoundPoint, Posterior
@@ -97,10 +98,13 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
     start, name = starting_unknowns(problem)
     x = Unknowns(start.phi, np.log(FIRST_SD) * np.eye(n), start.Z, start.q)
     batches, rng = Batches(problem.rng(7), problem.data.n_rows, settings.batch_size), problem.rng(8)
-    rates = decaying(ADAM_STEPS * settings.steps, settings.learning_rate)
     sampling.enter("optimise")
     objective = _OBJECTIVES[settings.vi_covariance]
-    found = climb(problem, objective, x, batches, rates, lambda count: rng.standard_normal((count, PAIRS, n)))
+
+    def white_pairs(count: int) -> np.ndarray:
+        return rng.standard_normal((count, PAIRS, n))
+
+    found = climb(problem, objective, x, batches, decaying(problem), white_pairs)
     with float64_scope():
         C = np.asarray(lower(jnp.asarray(found.x.root), settings.vi_covariance == "diagonal"))
         judge = compiled(_judged, ("model", "jitter"), 0)
@@ -108,7 +112,10 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
         bounds = np.asarray(judge(found.x, white, C, problem.data, model=problem.model, jitter=problem.jitter))
     if not np.any(np.isfinite(bounds)):
         raise NumericalError(NOT_FINITE)
-    bound, error = float(bounds.mean()), float(bounds.std(ddof=1) / np.sqrt(JUDGES))
+    finite = bounds[np.isfinite(bounds)]
+    bound, error = float(finite.mean()), float(finite.std() / np.sqrt(len(finite)))
+    if len(finite) < JUDGES:
+        bound, error = -np.inf, np.inf
     sampling.counter.gradients, sampling.counter.failures = 2 * PAIRS * len(found.values), found.failures
     sampling.notes += [f"Z started from {name}.", *found.notes(batches)]
     sampling.notes.append(f"The bound E_q log p(y, φ) + H[q] - KL on all rows is {bound:.2f} ± {error:.2f} nats.")
