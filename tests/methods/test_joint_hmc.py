@@ -163,11 +163,14 @@ def test_bernoulli_probabilities_are_calibrated():
     # In five groups by predicted probability: the number of ones, in standard deviations of what was predicted.
     edges = np.quantile(predicted, np.linspace(0.0, 1.0, 6))
     group = np.clip(np.searchsorted(edges, predicted) - 1, 0, 4)
-    for g in range(5):
-        p, y = predicted[group == g], outcomes[group == g]
-        z = (y.sum() - p.sum()) / np.sqrt(np.sum(p * (1.0 - p)))
-        print(f"group {g}: {p.mean():.3f} predicted, {y.mean():.3f} seen, z {z:+.2f}")
-        assert abs(z) < 3.5
+
+    def deviations(p):
+        return np.bincount(group, outcomes - p) / np.sqrt(np.bincount(group, p * (1.0 - p)))
+
+    print("z of the groups", np.round(deviations(predicted), 2))
+    assert np.max(np.abs(deviations(predicted))) < 3.5
+    overconfident = predicted**2 / (predicted**2 + (1.0 - predicted) ** 2)  # twice the logit
+    assert np.max(np.abs(deviations(overconfident))) > 3.5
     # And they are worth something: better than the base rate.
     base = outcomes.mean()
     score = np.mean(outcomes * np.log(predicted) + (1 - outcomes) * np.log1p(-predicted))

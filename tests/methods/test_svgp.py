@@ -97,7 +97,7 @@ def test_counts_recover_their_rate():
         return np.exp(1.0 + np.sin(2 * X[:, 0]))
 
     y = rng.poisson(rate(X)).astype(float)
-    posterior = fit((X, y), likelihood="poisson", batch_size=100, steps=400)
+    posterior = fit((X, y), likelihood="poisson", batch_size=100, steps=300)
     p = posterior.predict(new, include_noise=True)
     np.testing.assert_allclose(p.mean, rate(new), rtol=0.3)
     assert np.all(p.variance > p.mean)  # the rate itself is not known for certain

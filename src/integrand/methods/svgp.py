@@ -154,6 +154,15 @@ class Batches:
         return stream[: count * self.size].reshape(count, self.size)
 
 
+def _mean(values: np.ndarray) -> tuple[float, float, int]:
+    """Mean of the finite ones among some values, its standard error, and their number."""
+    finite = values[np.isfinite(values)]
+    n = max(len(finite), 1)
+    mean = float(finite.sum()) / n
+    with np.errstate(over="ignore"):  # the bound of an absurd θ
+        return mean, float(np.sqrt(np.sum((finite - mean) ** 2))) / n, len(finite)
+
+
 class Climb(NamedTuple):
     """Where Adam ended and why: the unknowns, and the objective at each step (NaN where one failed)."""
 
@@ -172,11 +181,11 @@ class Climb(NamedTuple):
         n = len(self.values)
         full = int(np.sum(self.rates[:n, 0] == self.rates[0, 0]))
         for end, when in ((n, "the last tenth of the steps"), (full, "the last tenth of the steps at full rate")):
-            tenths = self.values[max(end - 2 * (n // 10), 0) : end]
-            before, last = (v[np.isfinite(v)] for v in np.array_split(tenths, 2))
-            if min(len(before), len(last)) < _LEAST_TENTH:
+            tenths = np.array_split(self.values[max(end - 2 * (n // 10), 0) : end], 2)
+            (before, error_before, worked_before), (last, error, worked) = map(_mean, tenths)
+            if min(worked_before, worked) < _LEAST_TENTH:
                 return "Too few steps worked to tell whether the bound still climbs."
-            gain, error = last.mean() - before.mean(), np.sqrt(last.var() / len(last) + before.var() / len(before))
+            gain, error = last - before, np.hypot(error, error_before)
             if gain > TOLERANCE_NATS + 2.0 * error:
                 return f"The bound still climbed by {gain:.2g} nats over {when}."
         return ""
@@ -185,10 +194,10 @@ class Climb(NamedTuple):
         """The bound over the steps: means of windows, with their standard errors."""
         points, n = [], len(self.values)
         for window in np.array_split(np.arange(n), max(min(_POINTS, n), 1)):
-            values = self.values[window][np.isfinite(self.values[window])]
-            if len(values):
-                error, at = float(values.std() / np.sqrt(len(values))), int(window[-1])
-                points.append(BoundPoint("optimise", at, seconds * (at + 1) / n, float(values.mean()), error))
+            mean, error, worked = _mean(self.values[window])
+            if worked:
+                at = int(window[-1])
+                points.append(BoundPoint("optimise", at, seconds * (at + 1) / n, mean, error))
         return points
 
     def notes(self, batches: Batches) -> list[str]:
