@@ -14,6 +14,7 @@ from integrand.data.scaling import Standardiser
 from integrand.infer.diagnostics import convergence
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import sample_nuts
+from integrand.infer.threads import one_blas_thread
 from integrand.likelihoods import Poisson, StudentT
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.precision import float64_scope
@@ -286,7 +287,8 @@ def test_nuts_over_everything_agrees_where_noise_has_heavy_tails():
     # The draws to be checked tell how wide things are, which makes NUTS quick but no different.
     drawn = np.concatenate([posterior.conditional.phis, posterior.conditional.m], axis=1)
     whitening = Whitening(drawn.mean(axis=0), np.linalg.cholesky(np.cov(drawn.T) + 1e-3 * np.eye(n + 40)))
-    run = sample_nuts(log_density, drawn[::100], whitening, tune=150, draws=500, seed=[0], target_accept=0.9)
+    with one_blas_thread():
+        run = sample_nuts(log_density, drawn[::100], whitening, tune=150, draws=800, seed=[0], target_accept=0.9)
     assert convergence(run.chains.x[:, :, :n]).ess_bulk.min() > 300
     assert_means_agree(posterior.chains.x, run.chains.x[:, :, :n])
     assert_means_agree(drawn[:, n:].reshape(4, 100, 40), run.chains.x[:, :, n:])
