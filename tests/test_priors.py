@@ -8,6 +8,7 @@ from scipy import stats
 
 import integrand
 from integrand import (
+    RBF,
     Beta,
     Exponential,
     Gamma,
@@ -16,12 +17,15 @@ from integrand import (
     InputError,
     InverseGamma,
     LogNormal,
+    Model,
     Normal,
+    PooledLogNormal,
     StudentT,
     Uniform,
     Weibull,
     on_variance,
 )
+from integrand.description import describe_model, model_from
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
 
@@ -163,3 +167,59 @@ def test_numbers_of_any_kind():
 def test_errors_name_the_cause(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+POOLED = PooledLogNormal(0.4, 0.8, 0.6, 5.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_pooled_density_is_the_multivariate_t(n):
+    phi = np.linspace(-2.0, 3.0, n)
+    scale = 0.36 * np.eye(n) + 0.64 * np.ones((n, n))
+    expected = stats.multivariate_t(np.full(n, 0.4), scale, df=5.0).logpdf(phi)
+    assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_pooled_density_is_the_hierarchy_integrated_by_quadrature():
+    """One entry at a time: p(φ) = ∫∫ N(φ; μ, τ²) N(μ; location, (width τ/spread)²) p(τ²) dμ dτ²."""
+    phi = np.array([-0.5, 1.3])
+    mu, log_t = np.meshgrid(np.linspace(-14.0, 14.0, 2001), np.linspace(-3.0, 4.0, 801))
+    tau = np.exp(log_t)
+    density = stats.invgamma(2.5, scale=2.5 * 0.36).pdf(tau**2) * 2.0 * tau**2  # of log τ
+    density = density * stats.norm(0.4, 0.8 / 0.6 * tau).pdf(mu)
+    density = density * stats.norm(mu, tau).pdf(phi[0]) * stats.norm(mu, tau).pdf(phi[1])
+    total = np.trapezoid(np.trapezoid(density, mu[0], axis=1), log_t[:, 0])
+    assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(np.log(total), abs=1e-4)
+
+
+def test_pooled_draws_have_the_marginals_and_the_correlation_of_the_density():
+    draws = np.log(np.asarray(POOLED.sample(jax.random.key(0), (4000, 3))))
+    one = stats.t(5.0, 0.4, math.hypot(0.8, 0.6))
+    assert stats.kstest(draws[:, 1], one.cdf).pvalue > 1e-4
+    # Kendall's τ of an elliptical law is 2/π arcsin of its correlation, here 0.64.
+    found = stats.kendalltau(draws[:, 0], draws[:, 2]).statistic
+    assert found == pytest.approx(2.0 / np.pi * np.arcsin(0.64), abs=0.04)
+    assert float(np.median(np.exp(draws))) == pytest.approx(POOLED.median, rel=0.05)
+
+
+def test_pooled_prior_draws_of_a_scalar_are_independent():
+    model = Model(RBF(lengthscale=POOLED, ard=False), 3)
+    draws = np.log(np.asarray(model.sample_prior(jax.random.key(0), 2000)["lengthscale"]))
+    assert draws.shape == (2000,)
+    assert stats.kstest(draws, stats.t(5.0, 0.4, 1.0).cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: PooledLogNormal(0, -1), lambda: PooledLogNormal(0, 1, 1, 0), lambda: on_variance(POOLED)]
+)
+def test_pooled_refuses(make):
+    with pytest.raises(InputError):
+        make()
+
+
+def test_pooled_can_be_described_and_read_back():
+    again = eval(repr(POOLED), vars(integrand))
+    assert again == POOLED
+    model = Model(RBF(), 4, priors="pooled")
+    assert model_from(describe_model(model)) == model
+    assert model.parameters[0].prior.family == "PooledLogNormal"

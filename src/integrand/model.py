@@ -62,7 +62,7 @@ class Model:
     mean
         The constant that the function varies around: a number (0 by default) or a prior.
     priors
-        Name of the preset, `paper` or `scaled`.
+        Name of the preset: `paper`, `scaled` or `pooled`.
     likelihood
         Of y given f: Gaussian by default; others are for methods that do not collapse u.
 
@@ -186,7 +186,8 @@ class Model:
     def sample_prior(self, key: jax.Array, n: int) -> Theta:
         """`n` draws of every hyperparameter from its prior, stacked along a first axis."""
         keys = jax.random.split(key, max(len(self.parameters), 1))
-        return {p.name: p.prior.sample(k, (n, *p.shape)) for k, p in zip(keys, self.parameters, strict=False)}
+        pairs = zip(keys, self.parameters, strict=False)
+        return {p.name: p.prior.sample(k, (n, p.size)).reshape(n, *p.shape) for k, p in pairs}
 
     def start(self) -> np.ndarray:
         """A first φ: the medians of the priors."""

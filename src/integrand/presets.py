@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from integrand.errors import InputError
-from integrand.priors import Gamma, HalfCauchy, LogNormal, Normal, Prior
+from integrand.priors import Gamma, HalfCauchy, LogNormal, Normal, PooledLogNormal, Prior
 
 # Each rule gives the prior of a field of a kernel that sees this many columns.
 Rule = Callable[[int], Prior]
@@ -25,6 +25,8 @@ PRESETS: dict[str, dict[str, Rule]] = {
     # Hvarfner, Hellsten & Nardi (2024): lengthscales that grow with the number of columns.
     "scaled": _COMMON
     | {"lengthscale": lambda n_columns: LogNormal(math.sqrt(2.0) + 0.5 * math.log(n_columns), math.sqrt(3.0))},
+    # Distances grow with the root of the number of columns; where lengthscales lie and how far apart is learned.
+    "pooled": _COMMON | {"lengthscale": lambda n_columns: PooledLogNormal(0.5 + 0.5 * math.log(n_columns), 1.0, 1.0, 4.0)},
 }
 
 

@@ -44,8 +44,10 @@ class Prior:
     @classmethod
     def named(cls, family: str, arguments: tuple[float, ...], squared: bool) -> "Prior":
         """A prior from its description; only the families of this module are known."""
+        if family == _POOLED:
+            return PooledPrior(family, arguments, squared)
         if family not in _MEDIANS:
-            raise InputError(f"there is no prior {family!r}: choose from {', '.join(_MEDIANS)}")
+            raise InputError(f"there is no prior {family!r}: choose from {', '.join([*_MEDIANS, _POOLED])}")
         return cls(family, arguments, squared)
 
     @property
@@ -107,6 +109,60 @@ class Prior:
         return f"on_variance({text})" if self.squared else text
 
 
+_POOLED = "PooledLogNormal"
+
+
+@dataclass(frozen=True, repr=False)
+class PooledPrior(Prior):
+    """Entries that share a location μ and a spread τ, both unknown and integrated out in closed form.
+
+        log x_d | μ, τ ~ N(μ, τ²),   μ | τ ~ N(location, (width τ / spread)²),   τ² ~ InverseGamma(df / 2, df spread² / 2)
+
+    Together log x is multivariate t with df degrees of freedom, centre `location` and scale matrix
+    spread² I + width² 1 1ᵀ. The entries that the data speak of tell where those belong that it says nothing of.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.squared:
+            raise InputError("a pooled prior stands on lengthscales as they are: on_variance is not for it")
+
+    @property
+    def distribution(self) -> Any:
+        """Of one entry by itself: the exponential of a Student t."""
+        import numpyro.distributions as dist
+
+        location, width, spread, df = self.arguments
+        for name, value in (("width", width), ("spread", spread), ("df", df)):
+            if value <= 0.0:
+                raise ValueError(f"{name} must be positive")
+        one = dist.StudentT(df, location, math.hypot(width, spread), validate_args=True)
+        return dist.TransformedDistribution(one, dist.transforms.ExpTransform())
+
+    def log_density(self, phi: Float[Array, "..."]) -> Float[Array, ""]:
+        """log of the multivariate t density of φ = log x."""
+        location, width, spread, df = self.arguments
+        r, kappa = (phi - location).reshape(-1), (width / spread) ** 2
+        n, pooled = r.size, 1.0 + kappa * r.size
+        square = (jnp.sum(r**2) - kappa / pooled * jnp.sum(r) ** 2) / spread**2
+        log_scale = n * math.log(spread) + 0.5 * math.log(pooled)
+        constant = math.lgamma(0.5 * (df + n)) - math.lgamma(0.5 * df) - 0.5 * n * math.log(math.pi * df)
+        return constant - log_scale - 0.5 * (df + n) * jnp.log1p(square / df)
+
+    def sample(self, key: jax.Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
+        """Draws of vectors: the last axis is pooled, others are independent."""
+        location, width, spread, df = self.arguments
+        keys, outer = jax.random.split(key, 3), (*shape[:-1], 1)
+        tau = spread * jnp.sqrt(df / (2.0 * jax.random.gamma(keys[0], 0.5 * df, outer)))
+        mu = location + width / spread * tau * jax.random.normal(keys[1], outer)
+        return jnp.exp(mu + tau * jax.random.normal(keys[2], shape))
+
+    @property
+    def median(self) -> float:
+        """Median of each entry."""
+        return math.exp(self.arguments[0])
+
+
 # Medians in closed form: NumPyro has no quantile function for some of these without further packages.
 _MEDIANS: dict[str, Callable[..., float]] = {
     "Beta": lambda a, b: special.betaincinv(a, b, 0.5),
@@ -154,6 +210,11 @@ def HalfNormal(scale: float = 1.0) -> Prior:
 def LogNormal(location: float = 0.0, scale: float = 1.0) -> Prior:
     """Log-normal: log x ~ N(location, scale²)."""
     return _prior("LogNormal", location, scale)
+
+
+def PooledLogNormal(location: float = 0.0, width: float = 1.0, spread: float = 1.0, df: float = 4.0) -> Prior:
+    """For the entries of a vector together: log-normal with a location and a spread learned from all of them."""
+    return PooledPrior(_POOLED, tuple(float(a) if _is_number(a) else a for a in (location, width, spread, df)))
 
 
 def Exponential(rate: float = 1.0) -> Prior:
