@@ -1,4 +1,4 @@
-"""`integrand predict` on many rows: seconds and peak memory of the whole process, beside one that predicts a single row.
+"""`integrand predict` on many rows: seconds and peak memory of the process, beside one that predicts a single row.
 
 python benchmarks/predict_time.py [--rows 100000] [--inducing 100] [--draws 400]
 """

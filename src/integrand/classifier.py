@@ -17,6 +17,7 @@ from integrand.estimator_base import (
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
 from integrand.posterior.modelfile import SavedModel
+from integrand.presets import DEFAULT
 
 
 class SparseGPClassifier(ClassifierMixin, SparseGP):
@@ -59,7 +60,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         n_inducing: int = 100,
         method: str = "joint-hmc",
         link: str = "probit",
-        priors: str = "paper",
+        priors: str = DEFAULT,
         mean: Any = 0.0,
         sampler: str = "nuts",
         chains: int = 4,

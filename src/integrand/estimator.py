@@ -11,6 +11,7 @@ from integrand.estimator_base import RegressorMixin, SparseGP, check_is_fitted, 
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
 from integrand.posterior.modelfile import SavedModel
+from integrand.presets import DEFAULT
 
 
 class SparseGPRegressor(RegressorMixin, SparseGP):
@@ -74,7 +75,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         kernel: Kernel | None = None,
         n_inducing: int = 100,
         method: str = "sgpr-hmc",
-        priors: str = "paper",
+        priors: str = DEFAULT,
         noise: Any = None,
         mean: Any = 0.0,
         likelihood: Any = "gaussian",

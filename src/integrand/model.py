@@ -16,7 +16,7 @@ from integrand.kernels.base import Kernel, Slot
 from integrand.kernels.leaf import number_or_prior
 from integrand.likelihoods import Gaussian, Likelihood
 from integrand.precision import in_float64
-from integrand.presets import preset_prior
+from integrand.presets import DEFAULT, preset_prior
 from integrand.priors import Prior
 
 Theta = dict[str, Float[Array, "..."]]
@@ -82,7 +82,7 @@ class Model:
         columns: int | Sequence[str],
         noise: Any = None,
         mean: Any = 0.0,
-        priors: str = "paper",
+        priors: str = DEFAULT,
         likelihood: Likelihood | None = None,
     ):
         likelihood = Gaussian() if likelihood is None else likelihood

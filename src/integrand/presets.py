@@ -19,6 +19,9 @@ _COMMON: dict[str, Rule] = {
     "mean": lambda n_columns: Normal(0.0, 1.0),
 }
 
+# What a model has if nothing else is asked for.
+DEFAULT = "paper"
+
 PRESETS: dict[str, dict[str, Rule]] = {
     # The paper's code block: Gamma(2, 1) on lengthscales, half-Cauchy(1) on the standard deviations.
     "paper": _COMMON | {"lengthscale": lambda n_columns: Gamma(2.0, 1.0)},
@@ -26,7 +29,8 @@ PRESETS: dict[str, dict[str, Rule]] = {
     "scaled": _COMMON
     | {"lengthscale": lambda n_columns: LogNormal(math.sqrt(2.0) + 0.5 * math.log(n_columns), math.sqrt(3.0))},
     # Distances grow with the root of the number of columns; where lengthscales lie and how far apart is learned.
-    "pooled": _COMMON | {"lengthscale": lambda n_columns: PooledLogNormal(0.5 + 0.5 * math.log(n_columns), 1.0, 1.0, 4.0)},
+    "pooled": _COMMON
+    | {"lengthscale": lambda n_columns: PooledLogNormal(0.5 + 0.5 * math.log(n_columns), 1.0, 1.0, 4.0)},
 }
 
 

@@ -116,7 +116,8 @@ _POOLED = "PooledLogNormal"
 class PooledPrior(Prior):
     """Entries that share a location μ and a spread τ, both unknown and integrated out in closed form.
 
-        log x_d | μ, τ ~ N(μ, τ²),   μ | τ ~ N(location, (width τ / spread)²),   τ² ~ InverseGamma(df / 2, df spread² / 2)
+        log x_d | μ, τ ~ N(μ, τ²),   μ | τ ~ N(location, (width τ / spread)²)
+        τ² ~ InverseGamma(df / 2, df spread² / 2)
 
     Together log x is multivariate t with df degrees of freedom, centre `location` and scale matrix
     spread² I + width² 1 1ᵀ. The entries that the data speak of tell where those belong that it says nothing of.

@@ -11,6 +11,7 @@ import typer
 
 from integrand.cli.output import emit
 from integrand.errors import IntegrandError
+from integrand.presets import DEFAULT
 
 app = typer.Typer(
     help="Fully Bayesian sparse Gaussian process regression: optimise or integrate?",
@@ -53,7 +54,7 @@ def fit(
     sampler: Annotated[str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc")] = "nuts",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
-    priors: Annotated[str, typer.Option(help="paper or scaled")] = "paper",
+    priors: Annotated[str, typer.Option(help="paper, scaled or pooled")] = DEFAULT,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
@@ -204,6 +205,31 @@ def demo(
     from integrand.cli.demo import run_demo
 
     run_demo(out, quick)
+
+
+@command
+def reproduce(
+    suite: Annotated[str | None, typer.Argument(help="leave it out to see the list", show_default=False)] = None,
+    datasets: Annotated[str, typer.Option(help="comma-separated; default: those of the suite")] = "",
+    methods: Annotated[str, typer.Option(help="comma-separated; default: those of the suite")] = "",
+    splits: Annotated[str | None, typer.Option(help="such as 0-9 or 0,3; default: those of the suite")] = None,
+    protocol: Annotated[str, typer.Option(help="default (converged) or paper (its schedule and priors)")] = "default",
+    data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets; default: INTEGRAND_DATA")] = None,
+    out: Annotated[Path, typer.Option("--out", help="directory of the results")] = Path("reproduce"),
+    jobs: Annotated[int, typer.Option(help="processes that share the work")] = 1,
+    do_collect: Annotated[bool, typer.Option("--collect", help="make tables and figures of all results")] = False,
+    docs: Annotated[Path | None, typer.Option(help="where --collect writes; default: `pages` within --out")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper again; what is done already is not done twice."""
+    from integrand.cli import reproduce as work
+
+    if do_collect:
+        work.collect_results(out, docs or out / "pages")
+    elif suite is None:
+        work.list_suites(as_json)
+    elif work.run(suite, datasets, methods, splits, protocol, data_dir, out, jobs):
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from integrand.errors import NumericalError
+from integrand.errors import InputError, NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
 from integrand.infer.threads import one_blas_thread
 from integrand.methods.checkpoint import WarmStart
+from integrand.methods.paper_schedule import paper_sgpr
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
@@ -78,6 +79,10 @@ def starting_points(problem: Problem, restarts: int) -> list[Float[np.ndarray, "
 def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
     """`ml2` (SGPR with ML-II) or `map`: the best of several starts."""
     settings, clock = problem.settings, problem.clock
+    if settings.schedule == "paper":
+        if with_prior:
+            raise InputError("the paper has no schedule for map: leave `schedule` out")
+        return paper_sgpr(problem)
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
     method = "map" if with_prior else "ml2"
     clock.enter("optimise")

@@ -1,11 +1,19 @@
-"""Algorithm 1 with the schedule behind the paper's tables: Adam throughout, one chain, short windows of NUTS.
+"""SGPR and Algorithm 1 with the schedules behind the paper's tables: Adam throughout, one chain, short windows of NUTS.
+
+SGPR takes 2000 Adam steps at rate 0.01 over Z and GPyTorch's coordinates of θ, in which an irrelevant lengthscale grows
+by at most 0.01 a step: stopping there is part of the result. SGPR + HMC:
 
 2000 Adam steps at rate 0.01. The first 100 climb L over (Z, θ); after them a window of NUTS every 50 steps up to step
 1500 and one at the end. The first and the last window have 500 tuning steps and 100 draws, the others 25 and 10; each
 starts from the same point of the prior, and every step of Z climbs the bound averaged over the draws of the last one.
 """
 
+from functools import partial
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from integrand.errors import InputError
 from integrand.infer.diagnostics import verdict
@@ -13,15 +21,18 @@ from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains, sample_nuts
 from integrand.infer.optimise import Adam
 from integrand.infer.threads import one_blas_thread
-from integrand.methods.problem import Problem, starting_inducing
+from integrand.methods.problem import Problem, one_draw, starting_inducing
+from integrand.model import Model
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.precision import in_float64
 from integrand.targets import CollapsedTarget, density
 
 STEPS, WARM_STEPS, LAST_WINDOW, EVERY = 2_000, 100, 1_500, 50
 LONG, SHORT = (500, 100), (25, 10)
 RATE = 0.01
 MAX_DEPTH = 10
+NOISE_FLOOR = 1e-4  # of the noise variance, GPyTorch's
 
 
 def paper_schedule(problem: Problem) -> Posterior:
@@ -33,18 +44,82 @@ def paper_schedule(problem: Problem) -> Posterior:
         return _run(problem, target)
 
 
+def paper_sgpr(problem: Problem) -> Posterior:
+    """`ml2` as the paper's runs did it: Adam from one start, and where it is after 2000 steps."""
+    clock, target = problem.clock, CollapsedTarget(problem.model, problem.data, problem.jitter)
+    clock.enter("optimise")
+    problem.progress.phase("optimise θ and Z")
+    with one_blas_thread(target.threads(problem.n_inducing) == 1):
+        phi, Z, bound, name = _climbed(problem, target, STEPS)
+    clock.enter("conditional")
+    conditional = sparse_conditional(problem.model, phi[None], Z, problem.data, problem.jitter)
+    clock.enter("")
+    return Posterior(
+        "ml2",
+        problem.model,
+        problem.scaler,
+        problem.jitter,
+        one_draw(phi, bound),
+        conditional,
+        None,
+        phi,
+        (BoundPoint("optimise", STEPS, clock.elapsed, bound, 0.0),),
+        Z[None],
+        dict(clock.seconds),
+        {"gradients": target.counter.gradients, "failures": target.counter.failures},
+        (f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."),
+    )
+
+
+def _climbed(problem: Problem, target: CollapsedTarget, steps: int) -> tuple[np.ndarray, np.ndarray, float, str]:
+    """φ, Z, L there and the name of the first Z: so many Adam steps on L / N over (raw θ, Z), from raw θ = 0."""
+    model, n = problem.model, problem.model.n_theta
+    Z, name = starting_inducing(problem, target, _phi(model, np.zeros(n)))
+    adam, x = Adam(n + Z.size, RATE), np.concatenate([np.zeros(n), Z.ravel()])
+    for step in range(steps):  # lines 2-4
+        e = target.evaluate(_phi(model, x[:n]), x[n:].reshape(Z.shape))
+        gradient = np.concatenate([_pulled_back(model, x[:n], e.d_likelihood), e.dZ.ravel()])
+        x = adam.step(x, gradient / problem.data.n_rows)
+        problem.progress.update(step + 1, steps, f"bound {e.log_likelihood:.2f}")
+    phi, Z = _phi(model, x[:n]), x[n:].reshape(Z.shape)
+    return phi, Z, target.evaluate(phi, Z).log_likelihood, name
+
+
+@partial(jax.jit, static_argnums=0)
+def _traced_phi(model: Model, raw: Float[Array, " P"]) -> Float[Array, " P"]:
+    """φ from GPyTorch's coordinates: softplus gives lengthscales and the variances of signal and noise (> 1e-4)."""
+    theta = {}
+    for p in model.parameters:
+        kind, value = p.name.rsplit(".", 1)[-1], jax.nn.softplus(p.of(raw))
+        if kind in ("scale", "noise"):
+            theta[p.name] = jnp.sqrt(value + (NOISE_FLOOR if kind == "noise" else 0.0))
+        else:
+            theta[p.name] = value if p.prior.positive else p.of(raw)
+    return model.phi(theta)
+
+
+@in_float64
+def _phi(model: Model, raw: np.ndarray) -> np.ndarray:
+    return np.asarray(_traced_phi(model, jnp.asarray(raw)))
+
+
+@in_float64
+def _pulled_back(model: Model, raw: np.ndarray, d_phi: np.ndarray) -> np.ndarray:
+    """Gradient in the raw coordinates from that in φ."""
+    return np.asarray(_pull_back(model, jnp.asarray(raw), jnp.asarray(d_phi)))
+
+
+@partial(jax.jit, static_argnums=0)
+def _pull_back(model: Model, raw: Float[Array, " P"], d_phi: Float[Array, " P"]) -> Float[Array, " P"]:
+    return jax.vjp(lambda r: _traced_phi(model, r), raw)[1](d_phi)[0]
+
+
 def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
-    clock, model, n = problem.clock, problem.model, problem.model.n_theta
+    clock, model = problem.clock, problem.model
     clock.enter("warm start")
     problem.progress.phase("warm start")
-    phi = _start(problem)
-    Z, name = starting_inducing(problem, target, phi)
-    adam, x = Adam(n + Z.size, RATE), np.concatenate([phi, Z.ravel()])
-    for _ in range(WARM_STEPS):  # lines 2-4
-        e = target.evaluate(x[:n], x[n:].reshape(Z.shape))
-        x = adam.step(x, np.concatenate([e.d_likelihood, e.dZ.ravel()]) / problem.data.n_rows)
-    optimum, Z = x[:n], x[n:].reshape(Z.shape)
-    history = [BoundPoint("warm start", 0, clock.elapsed, e.log_likelihood, 0.0)]
+    optimum, Z, bound, name = _climbed(problem, target, WARM_STEPS)
+    history = [BoundPoint("warm start", 0, clock.elapsed, bound, 0.0)]
     path = [Z]
 
     clock.enter("rounds")
@@ -90,13 +165,6 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
         {"gradients": counter.gradients, "failures": counter.failures, "rounds": len(path)},
         (f"Z started from {name}.", "The paper's schedule: one chain, 100 final draws."),
     )
-
-
-def _start(problem: Problem) -> np.ndarray:
-    """GPyTorch's defaults: log 2 for lengthscales and for the variances of signal and noise."""
-    log2 = float(np.log(2.0))
-    values = {"lengthscale": log2, "scale": np.sqrt(log2), "noise": np.sqrt(log2)}
-    return _point(problem, values)
 
 
 def _window(problem: Problem, target: CollapsedTarget, Z: np.ndarray, length: tuple[int, int], step: int) -> Chains:

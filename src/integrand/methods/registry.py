@@ -21,6 +21,7 @@ from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RUN, RunDirectory
+from integrand.presets import DEFAULT
 from integrand.progress import Bars, Progress, Silent
 
 
@@ -32,7 +33,7 @@ def fit(
     method: str = "sgpr-hmc",
     noise: Any = None,
     mean: Any = 0.0,
-    priors: str = "paper",
+    priors: str = DEFAULT,
     likelihood: str | Likelihood = "gaussian",
     columns: Sequence[str] | None = None,
     scaler: Standardiser | None = None,

@@ -1,0 +1,152 @@
+"""The figures of the suites, from their results."""
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from integrand.experiments.one_dimension import truth
+from integrand.experiments.paper_numbers import printed
+from integrand.experiments.results import Results
+from integrand.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION, panels, styled
+
+COLOURS = {
+    "GPR + HMC": INK,
+    "SGPR": ORANGE,
+    "SGPR + HMC": BLUE,
+    "SVGP": GREEN,
+    "JointHMC": PURPLE,
+    "FBGP": VERMILION,
+    "SGPR + HMC, fixed Z": SKY,
+}
+_MORE = (BLUE, GREEN, PURPLE, VERMILION, SKY)
+
+
+@styled
+def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd")) -> Figure:
+    """Mean and standard error of each method on each data set; crosses are the paper's."""
+    axes = panels(len(metrics) * len(results.datasets), None, (2.1, 2.0), len(results.datasets))
+    titles = {"joint_nlpd": "NLPD as in the paper", "nlpd": "NLPD of the mixture", "rmse": "RMSE"}
+    for i, metric in enumerate(metrics):
+        for j, dataset in enumerate(results.datasets):
+            ax = axes[i * len(results.datasets) + j]
+            for k, arm in enumerate(results.arms):
+                found = results.mean(dataset, arm.name, metric)
+                if found is not None:
+                    colour = COLOURS.get(arm.name, _MORE[k % len(_MORE)])
+                    ax.errorbar(k, found.value, found.error, fmt="o", ms=4, color=colour, capsize=2)
+                theirs = printed("uci", dataset, arm.paper, metric)
+                if theirs is not None:
+                    ax.plot(k + 0.25, theirs.value, "x", ms=4, color=GREY)
+            ax.set_xticks(range(len(results.arms)), [a.name.replace("SGPR + HMC, ", "") for a in results.arms])
+            ax.tick_params(axis="x", rotation=90)
+            ax.set_title(dataset if i == 0 else "")
+            if j == 0:
+                ax.set_ylabel(titles[metric])
+    return axes[0].get_figure()
+
+
+@styled
+def ridge(results: Results) -> Figure:
+    """The log likelihood over (lengthscale, scale), where optimisers end, and draws."""
+    (result,) = results.of("ridge", "ridge").values()
+    ax = panels(1, None, (5.2, 3.8))[0]
+    surface = np.array(result["surface"], float)
+    length, scale = np.exp(result["log_lengthscale"]), np.exp(result["log_scale"])
+    top = np.nanmax(surface)
+    levels = top - np.array([50.0, 20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.1, -1e-9])
+    filled = ax.contourf(length, scale, np.maximum(surface, levels[0]), levels=levels, cmap="Blues_r")
+    bar = ax.get_figure().colorbar(filled, ax=ax, label="log likelihood below its top")
+    bar.set_ticks(list(levels[:-1]), labels=[f"-{top - level:g}" for level in levels[:-1]])
+    draws = np.array(result["sampled"])
+    ax.plot(draws[:, 0], draws[:, 1], ".", ms=2.5, color=INK, alpha=0.4, label="draws of the posterior")
+    for k, optimum in enumerate(result["optima"]):
+        (a, b), (c, d) = optimum["start"], optimum["end"]
+        ax.plot([a, c], [b, d], "-", lw=0.6, color=ORANGE)
+        ax.plot(c, d, "D", ms=5, color=ORANGE, mec="white", label="ML-II, from several starts" if k == 0 else None)
+    ax.plot(
+        result["truth"]["lengthscale"], result["truth"]["scale"], "P", ms=9, color=VERMILION, mec="white", label="truth"
+    )
+    ax.set(xscale="log", yscale="log", xlabel="lengthscale", ylabel="scale (signal's standard deviation)")
+    ax.set_xlim(length[0], length[-1])
+    ax.set_ylim(scale[0], scale[-1])
+    ax.legend(loc="lower right")
+    return ax.get_figure()
+
+
+@styled
+def example(results: Results, split: int = 0) -> Figure:
+    """The paper's six panels: three fits, functions of the mixture, and two hyperposteriors."""
+    names = ["SGPR", "SGPR + HMC", "JointHMC"]
+    found = {name: results.of("synthetic", name).get(split) for name in names}
+    axes = panels(6, None, (3.1, 2.3), 3)
+    for ax, name in zip(axes[:3], names, strict=True):
+        result = found[name]
+        if result is None:
+            continue
+        _fit(ax, result, COLOURS[name])
+        scores = result["scores"]
+        ax.set_title(f"{name}: RMSE {scores['rmse']:.3f}, NLPD {scores['nlpd']:.3f}")
+    hmc, point = found["SGPR + HMC"], found["SGPR"]
+    if hmc is None or point is None:
+        return axes[0].get_figure()
+    axes[3].plot(hmc["X"], hmc["y"], ".", ms=1.5, color=PALE)
+    axes[3].plot(hmc["grid"], np.array(hmc["functions"]).T, lw=0.7, color=BLUE, alpha=0.6)
+    axes[3].set(title="functions drawn from the mixture", ylim=(-4, 4))
+    for ax, name in zip(axes[4:], ("lengthscale", "noise"), strict=True):
+        ax.hist(hmc[name], bins=40, density=True, color=SKY)
+        ax.axvline(point["hyperparameters"][_label(point, name)]["value"], color=ORANGE, lw=1.5)
+        ax.set(title=f"{name}: draws, and ML-II's point", yticks=[])
+    axes[5].axvline(0.4, color=VERMILION, lw=1.0, ls=(0, (4, 2)))
+    return axes[0].get_figure()
+
+
+def _label(result: dict, name: str) -> str:
+    return next(label for label in result["hyperparameters"] if label.startswith(name))
+
+
+def _fit(ax, result: dict, colour: str) -> None:
+    grid, mean, sd = (np.array(result[key]) for key in ("grid", "mean", "sd_y"))
+    ax.plot(result["X"], result["y"], ".", ms=1.5, color=PALE)
+    ax.fill_between(grid, mean - 2 * sd, mean + 2 * sd, color=colour, alpha=0.2, lw=0)
+    ax.plot(grid, mean, color=colour, lw=1.2)
+    ax.plot(grid, truth(grid), color=INK, lw=0.8, ls=(0, (4, 2)))
+    ax.plot(result["Z"], np.full(len(result["Z"]), -3.8), "|", color=INK, ms=5)
+    ax.set_ylim(-4, 4)
+
+
+@styled
+def against_m(results: Results) -> Figure:
+    """RMSE and NLPD on Elevators against M; dashed is the paper's."""
+    axes = panels(2, None, (3.4, 2.6))
+    for ax, metric in zip(axes, ("rmse", "expected_nlpd"), strict=True):
+        for method, colour, paper in (("SGPR + HMC", BLUE, "sgpr-hmc"), ("JointHMC", PURPLE, "joint-hmc")):
+            arms = [arm for arm in results.arms if arm.name.startswith(f"{method},")]
+            means = [(arm.n_inducing, results.mean("elevators", arm.name, metric)) for arm in arms]
+            found = [(m, mean) for m, mean in means if mean is not None]
+            ax.errorbar(
+                [m for m, _ in found],
+                [mean.value for _, mean in found],
+                [mean.error for _, mean in found],
+                fmt="o-",
+                ms=4,
+                color=colour,
+                label=method,
+            )
+            theirs = [(m, printed("elevators", str(m), paper, metric)) for m in (100, 200, 300, 400, 500)]
+            pairs = [(m, p.value) for m, p in theirs if p is not None]
+            ax.plot(*zip(*pairs, strict=True), ls=(0, (4, 2)), lw=0.9, color=colour, label=f"{method}, paper")
+        ax.set(xlabel="M", title={"rmse": "RMSE", "expected_nlpd": "NLPD, mean over draws"}[metric])
+    axes[0].legend()
+    return axes[0].get_figure()
+
+
+FIGURES: dict[str, Callable[[Results], Figure]] = {
+    "ridge": ridge,
+    "synthetic-1d": example,
+    "uci": nlpd_bars,
+    "ablation": nlpd_bars,
+    "more-inducing": nlpd_bars,
+    "priors": lambda results: nlpd_bars(results, ("rmse", "nlpd")),
+    "elevators": against_m,
+}

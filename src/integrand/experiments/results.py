@@ -1,0 +1,94 @@
+"""Results of a suite read back, and the statistics that its tables are made of."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from integrand.experiments.paper_numbers import Printed
+from integrand.experiments.runner import tasks_of
+from integrand.experiments.store import Store
+from integrand.experiments.suites import Arm, Suite
+
+
+class Mean(NamedTuple):
+    """Mean over splits, its standard error (the paper's: population sd / √n), and n."""
+
+    value: float
+    error: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.error:.3f})"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is there of a suite under a protocol: by data set and arm, split to result."""
+
+    suite: Suite
+    protocol: str
+    found: dict[tuple[str, str], dict[int, dict[str, Any]]]
+
+    @classmethod
+    def read(cls, store: Store, suite: Suite, protocol: str) -> "Results":
+        """All results of the suite that the store has."""
+        names = [arm.name for arm in suite.arms]
+        found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        for task in tasks_of(suite, protocol, suite.datasets, names, suite.splits):
+            result = store.result(task)
+            if result is not None:
+                found.setdefault((task.dataset, task.arm.name), {})[task.split] = result
+        return cls(suite, protocol, found)
+
+    @property
+    def arms(self) -> list[Arm]:
+        """Arms with any result, in the order of the suite."""
+        return [arm for arm in self.suite.arms if any(name == arm.name for _, name in self.found)]
+
+    @property
+    def datasets(self) -> list[str]:
+        """Data sets with any result."""
+        return [d for d in self.suite.datasets if any(name == d for name, _ in self.found)]
+
+    def of(self, dataset: str, arm: str) -> dict[int, dict[str, Any]]:
+        """Split to result."""
+        return self.found.get((dataset, arm), {})
+
+    def values(self, dataset: str, arm: str, metric: str) -> dict[int, float]:
+        """Split to the value of a metric."""
+        pairs = {k: (r.get("scores") or {}).get(metric) for k, r in self.of(dataset, arm).items()}
+        return {k: v for k, v in sorted(pairs.items()) if v is not None}
+
+    def mean(self, dataset: str, arm: str, metric: str) -> Mean | None:
+        """Mean over the splits there are."""
+        return mean_of(list(self.values(dataset, arm, metric).values()))
+
+    def paired(self, dataset: str, arm: str, reference: str, metric: str) -> Mean | None:
+        """Mean difference to another arm over the splits that both have; its error has n - 1 in it."""
+        a, b = self.values(dataset, arm, metric), self.values(dataset, reference, metric)
+        differences = [a[k] - b[k] for k in a if k in b]
+        if len(differences) < 2:
+            return None
+        return Mean(
+            float(np.mean(differences)),
+            float(np.std(differences, ddof=1) / math.sqrt(len(differences))),
+            len(differences),
+        )
+
+
+def mean_of(values: Sequence[float]) -> Mean | None:
+    """Mean and standard error, or None of nothing."""
+    if not len(values):
+        return None
+    return Mean(float(np.mean(values)), float(np.std(values) / math.sqrt(len(values))), len(values))
+
+
+def in_standard_errors(ours: Mean | None, theirs: Printed | None) -> float | None:
+    """(ours - paper) / combined standard error; the paper's is taken to be ours where it printed none."""
+    if ours is None or theirs is None:
+        return None
+    error = math.hypot(ours.error, ours.error if theirs.error is None else theirs.error)
+    return (ours.value - theirs.value) / error if error > 0 else None

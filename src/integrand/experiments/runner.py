@@ -1,0 +1,166 @@
+"""Run the tasks of a suite: skip what is done, share the rest between processes, keep every result at once."""
+
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from integrand.data.sources import load
+from integrand.errors import InputError, IntegrandError
+from integrand.experiments.store import Store, Task
+from integrand.experiments.suites import SUITES, Arm, Suite, protocol_arm
+
+
+def tasks_of(
+    suite: Suite, protocol: str, datasets: Sequence[str], arms: Sequence[str], splits: Sequence[int]
+) -> list[Task]:
+    """In the order in which compiled programs are used again: all splits of a data set and method together."""
+    found = []
+    for dataset in datasets:
+        for arm in suite.arms:
+            if arm.name in arms:
+                drawn = protocol_arm(arm, protocol)
+                found += [Task(suite.kind, protocol, dataset, drawn, k, suite.fresh) for k in splits]
+    return found
+
+
+def arm_names(suite: Suite, protocol: str) -> tuple[str, ...]:
+    """The arms that a protocol knows."""
+    if protocol == "default":
+        return tuple(arm.name for arm in suite.arms)
+    if not suite.paper_arms:
+        raise InputError(f"the suite {suite.name} has no schedule of the paper to follow: leave --protocol out")
+    return suite.paper_arms
+
+
+def named_arm(suite: Suite, wanted: str) -> str:
+    """An arm by its name or by that of its method."""
+    for arm in suite.arms:
+        if wanted in (arm.name, arm.key) or (wanted == arm.method and _only(suite, arm)):
+            return arm.name
+    raise InputError(
+        f"there is no arm {wanted!r} in {suite.name}: choose from "
+        + ", ".join(f"{a.method if _only(suite, a) else a.key}" for a in suite.arms)
+    )
+
+
+def _only(suite: Suite, arm: Arm) -> bool:
+    return sum(a.method == arm.method for a in suite.arms) == 1
+
+
+def work_through(tasks: Sequence[Task], store: Store, data_dir: str | None) -> None:
+    """Do every task that nobody has done or is doing. One that fails leaves its traceback in the store."""
+    from integrand.experiments.work import carry_out
+
+    for i, task in enumerate(tasks):
+        if store.done(task):
+            continue
+        with store.claim(task) as mine:
+            if not mine:
+                continue
+            began = time.perf_counter()
+            try:
+                result = carry_out(task, data_dir)
+            except Exception:
+                path = (store.root / task.path).with_suffix(".failed")
+                path.write_text(traceback.format_exc())
+                say(f"[{i + 1}/{len(tasks)}] {task}: failed, see {path}")
+                continue
+            (store.root / task.path).with_suffix(".failed").unlink(missing_ok=True)
+            store.keep(task, result | {"elapsed": time.perf_counter() - began})
+            scores = result.get("scores") or {}
+            numbers = ", ".join(
+                f"{name} {scores[name]:.4g}" for name in ("rmse", "nlpd") if scores.get(name) is not None
+            )
+            say(f"[{i + 1}/{len(tasks)}] {task}: {numbers or 'done'} ({time.perf_counter() - began:.0f} s)")
+
+
+def run_suite(
+    name: str,
+    out: Path,
+    *,
+    protocol: str,
+    datasets: Sequence[str],
+    arms: Sequence[str],
+    splits: Sequence[int],
+    data_dir: str | None,
+    jobs: int,
+) -> int:
+    """Run a suite with so many processes, each on its share of the cores; the number of tasks without a result."""
+    suite = SUITES[name]
+    if suite.kind == "regression":
+        for dataset in datasets:
+            load(dataset, data_dir)  # what is missing is said before anything is run
+    tasks, store = tasks_of(suite, protocol, datasets, arms, splits), Store(out)
+    left = [task for task in tasks if not store.done(task)]
+    say(f"{name}: {len(tasks)} tasks, {len(tasks) - len(left)} done before")
+    if suite.fresh:
+        for task in left:
+            command = _command(name, out, protocol, data_dir, [task.dataset], [task.arm.name], [task.split])
+            subprocess.run(command, check=False)
+    elif jobs == 1 or len(left) < 2:
+        work_through(left, store, data_dir)
+    else:
+        _side_by_side(_command(name, out, protocol, data_dir, datasets, arms, splits), jobs)
+    return sum(not store.done(task) for task in tasks)
+
+
+def _command(
+    name: str,
+    out: Path,
+    protocol: str,
+    data_dir: str | None,
+    datasets: Sequence[str],
+    arms: Sequence[str],
+    splits: Sequence[int],
+) -> list[str]:
+    """How to run this module in a process of its own."""
+    spec = [name, str(out), protocol, data_dir or "", ",".join(datasets), ";".join(arms), ",".join(map(str, splits))]
+    return [sys.executable, "-m", "integrand.experiments.runner", *spec]
+
+
+def _side_by_side(command: Sequence[str], jobs: int) -> None:
+    """Processes that claim tasks from the same list; each has cores of its own where the system can pin them."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    workers = []
+    for i in range(jobs):
+        environment = dict(os.environ)
+        if len(cores) >= jobs:
+            environment["INTEGRAND_CORES"] = ",".join(map(str, cores[i::jobs]))
+        workers.append(subprocess.Popen(command, env=environment))
+    try:
+        for worker in workers:
+            worker.wait()
+    except BaseException:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
+        raise
+
+
+def say(text: str) -> None:
+    """A line of progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _worker(spec: Sequence[str]) -> int:
+    """A process of `_side_by_side` or `_alone`."""
+    cores = os.environ.get("INTEGRAND_CORES")
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    name, out, protocol, data_dir, datasets, arms, splits = spec
+    tasks = tasks_of(SUITES[name], protocol, datasets.split(","), arms.split(";"), [int(k) for k in splits.split(",")])
+    try:
+        work_through(tasks, Store(Path(out)), data_dir or None)
+    except IntegrandError as error:
+        say(f"integrand: {error}")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_worker(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""What a task does: fit one split, and return what the tables and figures need as plain JSON."""
+
+import datetime
+import os
+import platform
+import warnings
+from typing import Any
+
+import numpy as np
+
+from integrand.data.catalogue import SOURCES
+from integrand.data.scaling import Standardiser
+from integrand.data.sources import load
+from integrand.data.splits import paper_split
+from integrand.errors import ConvergenceWarning
+from integrand.experiments.store import Task
+from integrand.experiments.suites import Arm
+from integrand.methods.registry import fit
+from integrand.metrics import evaluate
+from integrand.plain import plain
+from integrand.posterior.posterior import Posterior
+from integrand.posterior.predictive import MOST_JOINT_ROWS
+from integrand.version import __version__
+
+
+def carry_out(task: Task, data_dir: str | None) -> dict[str, Any]:
+    """Do a task."""
+    from integrand.experiments.one_dimension import ridge, synthetic
+
+    kinds = {"regression": regression, "ridge": ridge, "synthetic": synthetic}
+    began = datetime.datetime.now(datetime.UTC)
+    result = kinds[task.kind](task, data_dir)
+    head = {
+        "dataset": task.dataset,
+        "arm": task.arm.name,
+        "method": task.arm.method,
+        "priors": task.arm.priors,
+        "protocol": task.protocol,
+        "split": task.split,
+    }
+    made = {
+        "version": __version__,
+        "date": began.date().isoformat(),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "settings": dict(task.arm.settings),
+    }
+    return plain(head | result | {"made": made})
+
+
+def regression(task: Task, data_dir: str | None) -> dict[str, Any]:
+    """A fit of a named data set with the paper's split and scaling, and its scores on the test rows."""
+    named, rows = load(task.dataset, data_dir), SOURCES[task.dataset].paper_rows
+    X, y = named.X[:rows], named.y[:rows]
+    split = paper_split(len(y), task.split, task.arm.n_inducing)
+    Z = X[split.train][split.inducing] if task.protocol == "paper" else None
+    posterior = fitted(
+        task,
+        X[split.train],
+        y[split.train],
+        columns=named.feature_names,
+        scaler=Standardiser.paper(X, y),
+        Z=Z,
+    )
+    return scores(posterior, X[split.test], y[split.test]) | facts(posterior)
+
+
+def fitted(task: Task, X: np.ndarray, y: np.ndarray, **arguments: Any) -> Posterior:
+    """The arm's fit under the protocol."""
+    arm: Arm = task.arm
+    settings = dict(arm.settings) | {"n_inducing": max(arm.n_inducing, 1), "seed": task.split}
+    if task.protocol == "paper":
+        settings["schedule"] = "paper"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is part of the result
+        return fit(X, y, method=arm.method, priors=arm.priors, **settings, **arguments)
+
+
+def scores(posterior: Posterior, X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """All metrics at the test rows."""
+    predictive = posterior.predict(X, include_noise=True)
+    joint = predictive.joint_log_density(y) if len(y) <= MOST_JOINT_ROWS else None
+    return {"scores": evaluate(predictive.mixture(), y, joint)}
+
+
+def facts(posterior: Posterior) -> dict[str, Any]:
+    """Time, work, verdict, and a summary of each hyperparameter in standardised units."""
+    found: dict[str, Any] = {
+        "seconds": dict(posterior.seconds),
+        "counts": dict(posterior.counts),
+        "draws": int(posterior.chains.x.shape[0] * posterior.chains.x.shape[1]),
+        "bound": float(posterior.history[-1].bound) if posterior.history else None,
+        "hyperparameters": hyperparameters(posterior),
+    }
+    if posterior.verdict is not None:
+        numbers = posterior.verdict.convergence
+        found["verdict"] = {
+            "ok": posterior.verdict.ok,
+            "codes": list(posterior.verdict.codes),
+            "r_hat": float(numbers.r_hat.max()),
+            "ess_bulk": float(numbers.ess_bulk.min()),
+            "ess_tail": float(numbers.ess_tail.min()),
+            "divergences": int(posterior.verdict.divergences),
+        }
+    return found
+
+
+def hyperparameters(posterior: Posterior) -> dict[str, dict[str, float]]:
+    """Mean, sd, 94 % interval and effective sample sizes of each, in the units of standardised data."""
+    values = np.concatenate([v.reshape(*v.shape[:2], -1) for v in posterior.theta.values()], axis=2)
+    names = posterior.model.names
+    if values.shape[0] * values.shape[1] == 1:
+        return {name: {"value": float(v)} for name, v in zip(names, values[0, 0], strict=True)}
+    import arviz
+
+    table = arviz.summary({name: values[:, :, i] for i, name in enumerate(names)}, round_to="none")
+    kept = {"mean": "mean", "sd": "sd", "hdi_3%": "hdi_3", "hdi_97%": "hdi_97", "mcse_mean": "mcse_mean"}
+    kept |= {"ess_bulk": "ess_bulk", "ess_tail": "ess_tail"}
+    return {str(name): {new: float(row[old]) for old, new in kept.items()} for name, row in table.iterrows()}
