@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -54,24 +55,27 @@ def ridge(results: Results) -> Figure:
     surface = np.array(result["surface"], float)
     length, scale = np.exp(result["log_lengthscale"]), np.exp(result["log_scale"])
     top = np.nanmax(surface)
-    levels = top - np.array([50.0, 20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.1, -1e-9])
-    filled = ax.contourf(length, scale, np.maximum(surface, levels[0]), levels=levels, cmap="Blues_r")
+    levels = top - np.array([50.0, 20.0, 10.0, 5.0, 2.0, 1.0, 0.5, 0.2, 0.0])
+    levels[-1] += 1e-9
+    shades = mpl.colormaps["Blues_r"](np.linspace(0.0, 1.0, len(levels) - 1))
+    filled = ax.contourf(length, scale, np.maximum(surface, levels[0]), levels=levels, colors=shades)
     bar = ax.get_figure().colorbar(filled, ax=ax, label="log likelihood below its top")
     bar.set_ticks(list(levels[:-1]), labels=[f"-{top - level:g}" for level in levels[:-1]])
     draws = np.array(result["sampled"])
     ax.plot(draws[:, 0], draws[:, 1], ".", ms=2.5, color=INK, alpha=0.4, label="draws of the posterior")
-    for k, optimum in enumerate(result["optima"]):
-        (a, b), (c, d) = optimum["start"], optimum["end"]
-        ax.plot([a, c], [b, d], "-", lw=0.6, color=ORANGE)
-        ax.plot(c, d, "D", ms=5, color=ORANGE, mec="white", label="ML-II, from several starts" if k == 0 else None)
+    marks = {"Adam": ("o", GREEN, "ML-II, 200 steps of Adam, several starts"), "L-BFGS": ("D", ORANGE, "ML-II, L-BFGS")}
+    for name, (mark, colour, label) in marks.items():
+        ends = np.array([optimum["end"] for optimum in result["optima"] if optimum["optimiser"] == name])
+        ax.plot(ends[:, 0], ends[:, 1], mark, ms=5, color=colour, mec="white", label=label)
     ax.plot(
         result["truth"]["lengthscale"], result["truth"]["scale"], "P", ms=9, color=VERMILION, mec="white", label="truth"
     )
     ax.set(xscale="log", yscale="log", xlabel="lengthscale", ylabel="scale (signal's standard deviation)")
     ax.set_xlim(length[0], length[-1])
     ax.set_ylim(scale[0], scale[-1])
-    ax.legend(loc="lower right")
-    return ax.get_figure()
+    figure = ax.get_figure()
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 @styled

@@ -107,13 +107,15 @@ def facts(posterior: Posterior) -> dict[str, Any]:
 
 def hyperparameters(posterior: Posterior) -> dict[str, dict[str, float]]:
     """Mean, sd, 94 % interval and effective sample sizes of each, in the units of standardised data."""
-    values = np.concatenate([v.reshape(*v.shape[:2], -1) for v in posterior.theta.values()], axis=2)
+    theta = [posterior.theta[p.name] for p in posterior.model.parameters]  # in the order of the names
+    values = np.concatenate([v.reshape(*v.shape[:2], -1) for v in theta], axis=2)
     names = posterior.model.names
     if values.shape[0] * values.shape[1] == 1:
         return {name: {"value": float(v)} for name, v in zip(names, values[0, 0], strict=True)}
     import arviz
 
-    table = arviz.summary({name: values[:, :, i] for i, name in enumerate(names)}, round_to="none")
+    table: Any = arviz.summary({name: values[:, :, i] for i, name in enumerate(names)}, round_to="none")
     kept = {"mean": "mean", "sd": "sd", "hdi_3%": "hdi_3", "hdi_97%": "hdi_97", "mcse_mean": "mcse_mean"}
     kept |= {"ess_bulk": "ess_bulk", "ess_tail": "ess_tail"}
-    return {str(name): {new: float(row[old]) for old, new in kept.items()} for name, row in table.iterrows()}
+    rows = table.to_dict("index")
+    return {name: {new: float(row[old]) for old, new in kept.items()} for name, row in rows.items()}
