@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import integrand
 from integrand import (
@@ -19,7 +19,7 @@ from integrand import (
     LogNormal,
     Model,
     Normal,
-    PooledLogNormal,
+    PooledInverseGamma,
     StudentT,
     Uniform,
     Weibull,
@@ -169,48 +169,58 @@ def test_errors_name_the_cause(make, message):
         make()
 
 
-POOLED = PooledLogNormal(0.4, 0.8, 0.6, 5.0)
+POOLED = PooledInverseGamma(2.0, 3.0, 1.5)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_pooled_density_is_the_multivariate_t(n):
-    phi = np.linspace(-2.0, 3.0, n)
-    scale = 0.36 * np.eye(n) + 0.64 * np.ones((n, n))
-    expected = stats.multivariate_t(np.full(n, 0.4), scale, df=5.0).logpdf(phi)
-    assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(float(expected), rel=1e-10)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_pooled_density_is_the_hierarchy_integrated_by_quadrature(n):
+    """p(φ) = ∫ Gamma(b; c, d) Π Gamma(1/x_d; a, b) / x_d db, with φ = log x."""
+    phi = np.linspace(-1.0, 2.0, n)
+    log_b = np.linspace(-12.0, 8.0, 8001)
+    b = np.exp(log_b)
+    relevance = np.exp(-phi)[:, None]
+    density = (
+        stats.gamma(3.0, scale=1.0 / 1.5).pdf(b) * b * np.prod(stats.gamma.pdf(relevance, 2.0, scale=1.0 / b), axis=0)
+    )
+    expected = np.log(np.trapezoid(density, log_b)) - np.sum(phi)  # |d(1/x)/dφ| = 1/x
+    assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(expected, abs=1e-8)
 
 
-def test_pooled_density_is_the_hierarchy_integrated_by_quadrature():
-    """One entry at a time: p(φ) = ∫∫ N(φ; μ, τ²) N(μ; location, (width τ/spread)²) p(τ²) dμ dτ²."""
-    phi = np.array([-0.5, 1.3])
-    mu, log_t = np.meshgrid(np.linspace(-14.0, 14.0, 2001), np.linspace(-3.0, 4.0, 801))
-    tau = np.exp(log_t)
-    density = stats.invgamma(2.5, scale=2.5 * 0.36).pdf(tau**2) * 2.0 * tau**2  # of log τ
-    density = density * stats.norm(0.4, 0.8 / 0.6 * tau).pdf(mu)
-    density = density * stats.norm(mu, tau).pdf(phi[0]) * stats.norm(mu, tau).pdf(phi[1])
-    total = np.trapezoid(np.trapezoid(density, mu[0], axis=1), log_t[:, 0])
-    assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(np.log(total), abs=1e-4)
+def test_pooled_marginal_is_that_of_one_entry():
+    law = stats.betaprime(3.0, 2.0, scale=1.0 / 1.5)
+    x = np.array([0.05, 0.7, 3.0, 40.0])
+    np.testing.assert_allclose(POOLED.distribution.log_prob(jnp.asarray(x)), law.logpdf(x), rtol=1e-10)
+    alone = [float(POOLED.log_density(jnp.asarray([np.log(v)]))) for v in x]
+    np.testing.assert_allclose(alone, law.logpdf(x) + np.log(x), rtol=1e-10)
+    assert law.cdf(POOLED.median) == pytest.approx(0.5, abs=1e-10)
+    assert POOLED.positive
 
 
-def test_pooled_draws_have_the_marginals_and_the_correlation_of_the_density():
-    draws = np.log(np.asarray(POOLED.sample(jax.random.key(0), (4000, 3))))
-    one = stats.t(5.0, 0.4, math.hypot(0.8, 0.6))
-    assert stats.kstest(draws[:, 1], one.cdf).pvalue > 1e-4
-    # Kendall's τ of an elliptical law is 2/π arcsin of its correlation, here 0.64.
-    found = stats.kendalltau(draws[:, 0], draws[:, 2]).statistic
-    assert found == pytest.approx(2.0 / np.pi * np.arcsin(0.64), abs=0.04)
-    assert float(np.median(np.exp(draws))) == pytest.approx(POOLED.median, rel=0.05)
+def test_pooled_draws_share_their_rate():
+    draws = np.asarray(POOLED.sample(jax.random.key(0), (4000, 3)))
+    assert stats.kstest(draws[:, 1], stats.betaprime(3.0, 2.0, scale=1.0 / 1.5).cdf).pvalue > 1e-4
+    # log x_d = log b - log g_d with independent terms: variances add, and the covariance is that of log b.
+    shared, own = special.polygamma(1, 3.0), special.polygamma(1, 2.0)
+    found = np.corrcoef(np.log(draws[:, 0]), np.log(draws[:, 2]))[0, 1]
+    assert found == pytest.approx(shared / (shared + own), abs=0.06)
+
+
+def test_pooled_density_is_finite_at_both_ends():
+    for value in (-600.0, 600.0):
+        phi = jnp.asarray([value, 0.0])
+        assert np.isfinite(POOLED.log_density(phi))
+        assert np.all(np.isfinite(jax.grad(POOLED.log_density)(phi)))
 
 
 def test_pooled_prior_draws_of_a_scalar_are_independent():
     model = Model(RBF(lengthscale=POOLED, ard=False), 3)
-    draws = np.log(np.asarray(model.sample_prior(jax.random.key(0), 2000)["lengthscale"]))
+    draws = np.asarray(model.sample_prior(jax.random.key(0), 2000)["lengthscale"])
     assert draws.shape == (2000,)
-    assert stats.kstest(draws, stats.t(5.0, 0.4, 1.0).cdf).pvalue > 1e-4
+    assert stats.kstest(draws, stats.betaprime(3.0, 2.0, scale=1.0 / 1.5).cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: PooledLogNormal(0, -1), lambda: PooledLogNormal(0, 1, 1, 0), lambda: on_variance(POOLED)]
+    "make", [lambda: PooledInverseGamma(-1), lambda: PooledInverseGamma(1, 1, 0), lambda: on_variance(POOLED)]
 )
 def test_pooled_refuses(make):
     with pytest.raises(InputError):
@@ -222,4 +232,4 @@ def test_pooled_can_be_described_and_read_back():
     assert again == POOLED
     model = Model(RBF(), 4, priors="pooled")
     assert model_from(describe_model(model)) == model
-    assert model.parameters[0].prior.family == "PooledLogNormal"
+    assert model.parameters[0].prior.family == "PooledInverseGamma"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from integrand.errors import InputError
-from integrand.priors import Gamma, HalfCauchy, LogNormal, Normal, PooledLogNormal, Prior
+from integrand.priors import Gamma, HalfCauchy, LogNormal, Normal, PooledInverseGamma, Prior
 
 # Each rule gives the prior of a field of a kernel that sees this many columns.
 Rule = Callable[[int], Prior]
@@ -28,9 +28,9 @@ PRESETS: dict[str, dict[str, Rule]] = {
     # Hvarfner, Hellsten & Nardi (2024): lengthscales that grow with the number of columns.
     "scaled": _COMMON
     | {"lengthscale": lambda n_columns: LogNormal(math.sqrt(2.0) + 0.5 * math.log(n_columns), math.sqrt(3.0))},
-    # Distances grow with the root of the number of columns; where lengthscales lie and how far apart is learned.
+    # Distances grow with the root of the number of columns; what is long among lengthscales is learned.
     "pooled": _COMMON
-    | {"lengthscale": lambda n_columns: PooledLogNormal(0.5 + 0.5 * math.log(n_columns), 1.0, 1.0, 4.0)},
+    | {"lengthscale": lambda n_columns: PooledInverseGamma(2.0, 2.0, 2.0 / (3.0 * math.sqrt(n_columns)))},
 }
 
 

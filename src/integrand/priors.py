@@ -109,18 +109,18 @@ class Prior:
         return f"on_variance({text})" if self.squared else text
 
 
-_POOLED = "PooledLogNormal"
+_POOLED = "PooledInverseGamma"
 
 
 @dataclass(frozen=True, repr=False)
 class PooledPrior(Prior):
-    """Entries that share a location μ and a spread τ, both unknown and integrated out in closed form.
+    """Entries whose inverses share an unknown rate, which is integrated out in closed form.
 
-        log x_d | μ, τ ~ N(μ, τ²),   μ | τ ~ N(location, (width τ / spread)²)
-        τ² ~ InverseGamma(df / 2, df spread² / 2)
+        1/x_d | b ~ Gamma(a, b),   b ~ Gamma(c, d)
 
-    Together log x is multivariate t with df degrees of freedom, centre `location` and scale matrix
-    spread² I + width² 1 1ᵀ. The entries that the data speak of tell where those belong that it says nothing of.
+    For lengthscales 1/x is how much a column matters. The columns that matter teach b, and with it what is long for
+    those that the data say little of; a column that does not matter is a finite place, 1/x = 0, not a long way off.
+    The arguments are a, c and d.
     """
 
     def __post_init__(self):
@@ -130,38 +130,38 @@ class PooledPrior(Prior):
 
     @property
     def distribution(self) -> Any:
-        """Of one entry by itself: the exponential of a Student t."""
+        """Of one entry by itself: x d ~ BetaPrime(c, a)."""
         import numpyro.distributions as dist
 
-        location, width, spread, df = self.arguments
-        for name, value in (("width", width), ("spread", spread), ("df", df)):
-            if value <= 0.0:
-                raise ValueError(f"{name} must be positive")
-        one = dist.StudentT(df, location, math.hypot(width, spread), validate_args=True)
-        return dist.TransformedDistribution(one, dist.transforms.ExpTransform())
+        a, c, d = self.arguments
+        if min(a, c, d) <= 0.0:
+            raise ValueError("its arguments must be positive")
+        transforms = dist.transforms
+        steps = [transforms.SigmoidTransform().inv, transforms.AffineTransform(-math.log(d), 1.0)]
+        return dist.TransformedDistribution(dist.Beta(c, a, validate_args=True), [*steps, transforms.ExpTransform()])
 
     def log_density(self, phi: Float[Array, "..."]) -> Float[Array, ""]:
-        """log of the multivariate t density of φ = log x."""
-        location, width, spread, df = self.arguments
-        r, kappa = (phi - location).reshape(-1), (width / spread) ** 2
-        n, pooled = r.size, 1.0 + kappa * r.size
-        square = (jnp.sum(r**2) - kappa / pooled * jnp.sum(r) ** 2) / spread**2
-        log_scale = n * math.log(spread) + 0.5 * math.log(pooled)
-        constant = math.lgamma(0.5 * (df + n)) - math.lgamma(0.5 * df) - 0.5 * n * math.log(math.pi * df)
-        return constant - log_scale - 0.5 * (df + n) * jnp.log1p(square / df)
+        """log p(φ) with φ = log x: constant - a Σ φ_d - (a n + c) log(d + Σ exp(-φ_d))."""
+        (a, c, d), phi = self.arguments, phi.reshape(-1)
+        total = a * phi.size + c
+        constant = c * math.log(d) + math.lgamma(total) - phi.size * math.lgamma(a) - math.lgamma(c)
+        # log(d + Σ 1/x) without overflow at small x.
+        log_sum = jax.scipy.special.logsumexp(jnp.append(-phi, math.log(d)))
+        return constant - a * jnp.sum(phi) - total * log_sum
 
     def sample(self, key: jax.Array, shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Draws of vectors: the last axis is pooled, others are independent."""
-        location, width, spread, df = self.arguments
-        keys, outer = jax.random.split(key, 3), (*shape[:-1], 1)
-        tau = spread * jnp.sqrt(df / (2.0 * jax.random.gamma(keys[0], 0.5 * df, outer)))
-        mu = location + width / spread * tau * jax.random.normal(keys[1], outer)
-        return jnp.exp(mu + tau * jax.random.normal(keys[2], shape))
+        a, c, d = self.arguments
+        keys = jax.random.split(key)
+        rate = jax.random.gamma(keys[0], c, (*shape[:-1], 1)) / d
+        return rate / jax.random.gamma(keys[1], a, shape)
 
     @property
     def median(self) -> float:
         """Median of each entry."""
-        return math.exp(self.arguments[0])
+        a, c, d = self.arguments
+        below = special.betaincinv(c, a, 0.5)
+        return float(below / (1.0 - below) / d)
 
 
 # Medians in closed form: NumPyro has no quantile function for some of these without further packages.
@@ -213,9 +213,9 @@ def LogNormal(location: float = 0.0, scale: float = 1.0) -> Prior:
     return _prior("LogNormal", location, scale)
 
 
-def PooledLogNormal(location: float = 0.0, width: float = 1.0, spread: float = 1.0, df: float = 4.0) -> Prior:
-    """For the entries of a vector together: log-normal with a location and a spread learned from all of them."""
-    return PooledPrior(_POOLED, tuple(float(a) if _is_number(a) else a for a in (location, width, spread, df)))
+def PooledInverseGamma(a: float = 2.0, c: float = 2.0, d: float = 1.0) -> Prior:
+    """For the entries of a vector together: inverses are Gamma(a, b), with a rate b ~ Gamma(c, d) learned from all."""
+    return PooledPrior(_POOLED, tuple(float(v) if _is_number(v) else v for v in (a, c, d)))
 
 
 def Exponential(rate: float = 1.0) -> Prior:

@@ -1,0 +1,99 @@
+"""Running a suite: skipped when done, safe to interrupt, shared between processes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from integrand.cli.app import app
+from integrand.experiments import runner, work
+from integrand.experiments.store import Store
+from integrand.experiments.suites import SUITES
+
+SUITE = SUITES["synthetic-1d"]
+
+
+def run(tmp_path, *arguments):
+    return CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Tasks that take no time, and a list of them."""
+    done = []
+
+    def carry_out(task, data_dir):
+        done.append(str(task))
+        if task.split == 7:
+            raise RuntimeError("boom")
+        return {"scores": {"rmse": 1.0, "nlpd": 2.0}}
+
+    monkeypatch.setattr(work, "carry_out", carry_out)
+    return done
+
+
+def test_what_is_done_is_not_done_again(tmp_path, counted):
+    assert run(tmp_path, "synthetic-1d", "--splits", "0-1").exit_code == 0
+    assert len(counted) == 6
+    assert run(tmp_path, "synthetic-1d", "--splits", "0-2").exit_code == 0
+    assert len(counted) == 9
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "3").exit_code == 0
+    assert counted[-1] == "synthetic, SGPR, split 3"
+
+
+def test_a_failure_leaves_a_traceback_and_the_rest_goes_on(tmp_path, counted):
+    result = run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "6-8")
+    assert result.exit_code == 1
+    assert len(counted) == 3
+    (failed,) = tmp_path.rglob("*.failed")
+    assert "boom" in failed.read_text()
+    assert not list(tmp_path.rglob("*.claim"))
+
+
+def test_an_interrupt_gives_the_claim_back(tmp_path, monkeypatch):
+    def carry_out(task, data_dir):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "carry_out", carry_out)
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0").exit_code == 130
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "there is no suite"),
+        (["uci", "--protocol", "other"], "there is no protocol"),
+        (["uci", "--datasets", "mars"], "there is no data set"),
+        (["uci", "--methods", "magic"], "there is no arm"),
+        (["uci", "--splits", "x"], "--splits"),
+        (["uci", "--jobs", "0"], "--jobs"),
+        (["priors", "--protocol", "paper"], "no schedule of the paper"),
+        (["uci", "--protocol", "paper", "--methods", "fbgp"], "no schedule of the paper"),
+        (["uci", "--data-dir", "nowhere"], "nowhere"),
+        (["--collect"], "no result"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, arguments, words):
+    result = run(tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_the_list(tmp_path):
+    listed = json.loads(CliRunner().invoke(app, ["reproduce", "--json"]).stdout)
+    assert set(listed) == set(SUITES)
+
+
+def test_two_processes_share_a_real_suite(tmp_path):
+    """Two fits of the example, each in a process of its own, then the same in this one: nothing is left to do."""
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0-1", "--jobs", "2").exit_code == 0
+    store = Store(tmp_path)
+    tasks = runner.tasks_of(SUITE, "default", ["synthetic"], ["SGPR"], [0, 1])
+    first, second = (store.result(task) for task in tasks)
+    assert first["scores"]["rmse"] < 0.7
+    assert first["scores"] != second["scores"]
+    # The noise of the data is 0.4; the order of names is not that of the alphabet.
+    assert first["hyperparameters"]["noise"]["value"] == pytest.approx(0.4, abs=0.06)
+    assert first["made"]["settings"] == {"restarts": 5}
