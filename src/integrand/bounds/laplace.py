@@ -19,8 +19,9 @@ from integrand.linalg import Jitter, cholesky, log_diagonal_sum
 # log p(y | f) of each row.
 RowLikelihood = Callable[[Any], Any]
 
-# Newton steps, and the lengths tried along each: 1, ½, ... An exponential overshoots by far from a poor start.
-MOST_STEPS, _HALVINGS = 50, 10
+MOST_STEPS = 50
+# Lengths tried along a step: 1, ½, ..., so many at a time, down to the shortest. An exponential overshoots by far.
+_AT_A_TIME, _SHORTEST = 10, 2.0**-120
 # A step that gains less than this many nats, for each nat there is, is the last.
 _TOLERANCE = 1e-10
 
@@ -51,7 +52,7 @@ class Laplace(NamedTuple):
     log_evidence: Float[Array, ""]
 
 
-def curvature(rows: RowLikelihood, f: Float[Array, " N"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+def curvature(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """∂ log p(y | f)/∂f and W = -∂²/∂f², which is set to zero where it is negative.
 
     A likelihood that is not log-concave (Student-t, for outliers) has such rows: q is then as wide there as the prior.
@@ -74,53 +75,69 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
     """The mode by Newton's method (R&W Algorithm 3.1), each step cut until it gains; then the Gaussian there.
 
     The first step expands the likelihood around f = `guess`, which need not be likely under the prior: the mode at
-    another θ will do. Without one, it is the prior's mean.
+    another θ will do, or the likelihood's own `guess`. Without one, it is the prior's mean.
 
     Gradients pass through the last step only: a Newton step from the mode ν̂ has the derivative
     B⁻¹ ∂(Lᵀ∂log p(y | f)/∂f)/∂θ, which is that of ν̂ itself, and none in where it started. Where W was set to zero
     this holds nearly.
     """
     stopped = jax.lax.stop_gradient
+    fixed, fixed_rows = stopped(prior), _without_slope(rows, prior.L[0])
 
     def objective(nu, f):
-        value = jnp.sum(rows(f)) - 0.5 * nu @ nu
+        value = jnp.sum(fixed_rows(f)) - 0.5 * nu @ nu
         return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
-    def newton(nu, prior):
+    def newton(nu, rows, prior):
         slope, W = curvature(rows, prior.f(nu))
         return cho_solve((factor(prior, W), True), prior.L.T @ slope - nu)
 
-    fixed = stopped(prior)
-    lengths = 0.5 ** jnp.arange(float(_HALVINGS))
+    lengths = 0.5 ** jnp.arange(float(_AT_A_TIME))
 
     def step(carry):
         nu, value, _, count = carry
-        move = newton(nu, fixed)
+        move = newton(nu, fixed_rows, fixed)
         f, df = fixed.f(nu), fixed.L @ move
-        values = jax.vmap(lambda t: objective(nu + t * move, f + t * df))(lengths)
-        best = jnp.argmax(values)
-        gain = values[best] - value
+
+        def shorter(tried):
+            _, _, longest = tried
+            values = jax.vmap(lambda t: objective(nu + t * move, f + t * df))(longest * lengths)
+            best = jnp.argmax(values)
+            return values[best], longest * lengths[best], longest * 0.5**_AT_A_TIME
+
+        none = (jnp.full_like(value, -jnp.inf), jnp.zeros_like(value), jnp.ones_like(value))
+        found, length, _ = jax.lax.while_loop(lambda t: ~(t[0] > value) & (t[2] > _SHORTEST), shorter, none)
+        gain = found - value
         better = gain > 0.0
-        nu, value = jnp.where(better, nu + lengths[best] * move, nu), jnp.where(better, values[best], value)
+        nu, value = jnp.where(better, nu + length * move, nu), jnp.where(better, found, value)
         return nu, value, gain > _TOLERANCE * (1.0 + jnp.abs(value)), count + 1
 
     start = jnp.zeros_like(fixed.L[0])
     value = objective(start, fixed.f(start))
     if guess is not None:
-        slope, W = curvature(rows, guess)
+        slope, W = curvature(fixed_rows, guess)
         near = cho_solve((factor(fixed, W), True), fixed.L.T @ (slope + W * (guess - fixed.mean)))
         there = objective(near, fixed.f(near))
         start, value = jnp.where(there > value, near, start), jnp.maximum(there, value)
     first = (start, value, jnp.asarray(True), jnp.asarray(0))
-    nu, _, going, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[3] < MOST_STEPS), step, first)
+    nu, value, going, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[3] < MOST_STEPS), step, first)
     nu = stopped(nu)
-    move = newton(nu, prior)
-    nu = nu + jnp.where(going, move - stopped(move), move)  # away from a mode a whole step may go too far
+    move = newton(nu, rows, prior)
+    there = stopped(nu + move)
+    lower = going | ~(objective(there, fixed.f(there)) >= value)  # away from a mode a whole step may go too far
+    nu = nu + jnp.where(lower, move - stopped(move), move)
     f = prior.f(nu)
     W = curvature(rows, f)[1]
     LB = factor(prior, W)
     value = jnp.sum(rows(f)) - 0.5 * nu @ nu - log_diagonal_sum(LB)
     return Laplace(nu, W, LB, jnp.where(jnp.isfinite(value), value, -jnp.inf))
+
+
+def _without_slope(rows: RowLikelihood, f: Float[Array, " N"]) -> RowLikelihood:
+    """`rows` with no derivative in what they hold, such as the noise: loops that carry one compile for minutes."""
+    function, held = jax.closure_convert(rows, f)
+    held = jax.lax.stop_gradient(held)
+    return lambda f: function(f, *held)
 
 
 class Weighted(NamedTuple):

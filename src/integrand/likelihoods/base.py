@@ -47,6 +47,13 @@ class Likelihood(ABC):
     def conditional_variance(self, f: Value, noise: Value) -> Float[Array, "..."]:
         """Var[y | f]."""
 
+    def guess(self, y: Value) -> Float[Array, "..."] | None:
+        """f near where p(y | f) is largest, for Newton's method to start from; None if the prior's mean does as well.
+
+        From there it does not where the slope grows with y: a first step from afar is as long as y is large.
+        """
+        return None
+
     def check_y(self, y: Numbers) -> None:
         """Raise `InputError` naming the first value that cannot be an observation."""
         refuse(y, ~np.isfinite(y), f"a {self.name} likelihood wants finite numbers, so remove or replace it")

@@ -48,6 +48,10 @@ class Poisson(Likelihood):
         """exp(f)."""
         return tame_exp(f)
 
+    def guess(self, y: Value) -> Float[Array, "..."]:
+        """log(y + ½)."""
+        return jnp.log(jnp.asarray(y) + 0.5)
+
     def check_y(self, y: Numbers) -> None:
         """Refuse all but 0, 1, 2, ..."""
         with np.errstate(invalid="ignore"):

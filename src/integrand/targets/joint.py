@@ -25,6 +25,7 @@ from integrand.bounds.joint import (
     refined_sites,
     v_given_theta,
 )
+from integrand.bounds.laplace import curvature
 from integrand.data.dataset import Dataset, Rows
 from integrand.errors import NumericalError
 from integrand.infer.sghmc import TracedRows
@@ -80,6 +81,15 @@ def _mean(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
 
 def _refined(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
     return refined_sites(model.likelihood, model.gp(model.theta(phi)), Z, v, data, jitter)
+
+
+def _guessed(phi, data: Dataset, model: Model, jitter: Jitter):
+    """Sites with the slope and curvature of log p(y | f) at the likelihood's guess of f; without one, at the mean."""
+    gp, y = model.gp(model.theta(phi)), data.blocks.y
+    guess = model.likelihood.guess(y)
+    f = jnp.zeros_like(y) + (gp.mean if guess is None else guess)
+    slope, W = curvature(lambda f: model.likelihood.log_prob(y, f, gp.noise), f)
+    return Sites((W * f + slope) * gp.noise**2, W * gp.noise**2)
 
 
 class Surrogate(NamedTuple):
@@ -186,13 +196,15 @@ class JointTarget:
     def sites(self, phi: Vector, Z: Inducing) -> Sites:
         """Gaussians that stand in for the rows: exact for Gaussian noise, else those of Laplace's method at φ.
 
-        Newton's steps to the mode of v, each cut until it gains.
+        Newton's steps to the mode of v, each cut until it gains, from v = 0 or from where the likelihood guesses.
         """
         if isinstance(self.model.likelihood, Gaussian):
             with float64_scope():
                 return _arrays(gaussian_sites(self.data))
-        v = np.zeros(len(Z))
-        value = self.evaluate(np.concatenate([phi, v]), Z)[0]
+        guessed = self.moments(phi, Z, _arrays(self._call(_guessed, len(Z), phi)))[0]
+        (value, slope), v = max(
+            ((self._at(phi, v, Z), v) for v in (np.zeros(len(Z)), guessed)), key=lambda at: at[0][0]
+        )
         if not np.isfinite(value):
             raise NumericalError(
                 "the density is not finite where the fit should start: look for extreme values in the data, use other "
@@ -200,15 +212,19 @@ class JointTarget:
             )
         for _ in range(_MOST_STEPS):
             sites = _arrays(self._call(_refined, len(Z), phi, v, Z))
-            move, before, length = self.moments(phi, Z, sites)[0] - v, value, 1.0
-            while not (value := self.evaluate(np.concatenate([phi, v + length * move]), Z)[0]) > before:
+            move, length, least = self.moments(phi, Z, sites)[0] - v, 1.0, _TOLERANCE * (1.0 + abs(value))
+            promised, before = float(slope @ move), value
+            while length * promised > least:
+                value, slope = self._at(phi, v + length * move, Z)
+                if value > before:
+                    break
                 length *= 0.5
-                if length < 1e-4:
-                    return sites
+            else:  # no length promises a gain: v is the mode
+                return sites
             v = v + length * move
-            if value - before < _TOLERANCE * (1.0 + abs(before)):
+            if value - before < least:
                 break
-        return sites
+        return _arrays(self._call(_refined, len(Z), phi, v, Z))
 
     def surrogate(self, phi: Vector, Z: Inducing, rows: Indices) -> Surrogate:
         """The sites at φ; if there are `rows`, theirs, each for N/n of them and at the means that all rows give."""
@@ -247,6 +263,11 @@ class JointTarget:
         with float64_scope():
             fixed = np.zeros((0, self.model.n_columns)) if Z is None else Z
             return TracedRows(parts.carried_prior, parts.carried_rows, self.data.arrays(), (fixed, surrogate))
+
+    def _at(self, phi: Vector, v: Vector, Z: Inducing) -> tuple[float, Vector]:
+        """The density over (φ, v), and its slope in v."""
+        value, gradient = self.evaluate(np.concatenate([phi, v]), Z)
+        return value, gradient[self.model.n_theta :]
 
     def _everything(self, x: Vector, Z: Inducing, sites: Sites | None) -> tuple[float, list[np.ndarray]]:
         n = self.model.n_theta

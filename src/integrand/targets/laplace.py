@@ -29,7 +29,7 @@ def _laplace(phi, X, y, model: Model, jitter: Jitter):
 
     def evidence(phi):
         rows, prior = latent(phi, X, y, model, jitter)
-        found = laplace(rows, prior)
+        found = laplace(rows, prior, model.likelihood.guess(y))
         return found.log_evidence, (found.mode, found.W, prior.f(found.mode))
 
     (value, there), d_phi = jax.value_and_grad(evidence, has_aux=True)(phi)
