@@ -1,3 +1,4 @@
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -103,6 +104,18 @@ def test_blocks_do_not_matter(case):
     np.testing.assert_allclose(blocked.joint_log_density(y), whole.joint_log_density(y), rtol=1e-12)
     a = blocked.sample_joint(np.random.default_rng(1), 9)
     np.testing.assert_allclose(a, whole.sample_joint(np.random.default_rng(1), 9), rtol=1e-12)
+
+
+@pytest.mark.parametrize("memory", [1, 256 * 2**20])
+def test_latent_is_what_predicting_without_noise_gives(case, memory):
+    p = predictive(case, scaler=SCALER, memory=memory)
+    f = p.latent()
+    assert not f.include_noise
+    again = dataclasses.replace(p, include_noise=False)
+    for name in ("mean", "variance"):
+        np.testing.assert_array_equal(getattr(f, name), getattr(again, name))
+    assert np.all(f.variance < p.variance)
+    assert memory == 1 or f._few is p._few
 
 
 def test_units_of_the_user(case):

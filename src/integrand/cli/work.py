@@ -93,11 +93,14 @@ def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
     """A fit as JSON."""
     facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
     if posterior.verdict is not None:
-        numbers = posterior.verdict.convergence
         facts |= {
             "ok": posterior.verdict.ok,
             "codes": list(posterior.verdict.codes),
             "verdict": str(posterior.verdict),
+        }
+    if posterior.verdict is not None and posterior.verdict.sampled:
+        numbers = posterior.verdict.convergence
+        facts |= {
             "r_hat": float(numbers.r_hat.max()),
             "ess_bulk": float(numbers.ess_bulk.min()),
             "ess_tail": float(numbers.ess_tail.min()),
@@ -140,8 +143,7 @@ def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, sam
 
 def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:
     y = saved.posterior.predict(X, include_noise=True)
-    f = saved.posterior.predict(X, include_noise=False)
-    columns = {"mean": y.mean, "sd_f": f.sd, "sd_y": y.sd}
+    columns = {"mean": y.mean, "sd_f": y.latent().sd, "sd_y": y.sd}
     if levels:
         columns |= {f"q{p:g}": q for p, q in zip(levels, y.quantile(np.array(levels)), strict=True)}
     if samples:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -126,9 +126,19 @@ class Predictive:
 
     def mixture(self) -> GaussianMixture | ObservedMixture:
         """All components at all rows as one in-memory mixture (16 bytes a draw and row)."""
+        return self._observed(*(self._few or self._all()))
+
+    def latent(self) -> "Predictive":
+        """The same rows without noise: p(f* | y). What is computed already is not computed again."""
+        without = replace(self, include_noise=False)
+        if self._few is not None:
+            without.__dict__["_few"] = self._few
+        return without
+
+    def _all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         parts = [self._components(self.X[b]) for b in self._blocks()]
         mean, variance = (np.concatenate([p[i] for p in parts], axis=1) for i in range(2))
-        return self._observed(mean, variance, parts[0][2])
+        return mean, variance, parts[0][2]
 
     @property
     def _gaussian(self) -> bool:
@@ -153,9 +163,14 @@ class Predictive:
         yield from (slice(i, min(i + rows, len(self.X))) for i in range(0, len(self.X), rows))
 
     @cached_property
+    def _few(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Components of f and the noise of all draws, if they fit into a quarter of the budget."""
+        return self._all() if 2 * 8 * self.n_draws * len(self.X) <= self.memory // 4 else None
+
+    @cached_property
     def _kept(self) -> GaussianMixture | ObservedMixture | None:
         """All components, if they fit into the budget."""
-        return self.mixture() if 2 * 8 * self.n_draws * len(self.X) <= self.memory // 4 else None
+        return None if self._few is None else self.mixture()
 
     def _by_rows(self, reduce: Callable, *aligned: np.ndarray) -> np.ndarray:
         aligned = tuple(_aligned(a, len(self.X)) for a in aligned)
