@@ -174,10 +174,30 @@ def test_logit_with_a_wide_gaussian(mean, sd):
     np.testing.assert_allclose(expected_log_prob(Bernoulli("logit"), 1.0, mean, sd**2, NOISE), expected, rtol=1e-9)
 
 
-def test_probit_with_a_wide_gaussian():
-    # The only rule here that is not exact for any width: a part in 1e4 at a standard deviation of 10.
-    expected = average(special.log_ndtr, 0.0, 10.0, [-5.0, -1.0, 0.0, 1.0, 5.0])
-    np.testing.assert_allclose(expected_log_prob(Bernoulli(), 1.0, 0.0, 100.0, NOISE), expected, rtol=1e-4)
+@pytest.mark.parametrize("sd", [6.0, 10.0, 30.0, 100.0])
+def test_probit_with_a_wide_gaussian(sd):
+    """Value, and slopes in mean and variance, that is E[(log Φ)'] and ½ E[(log Φ)''] (Bonnet and Price)."""
+
+    def mills(f):
+        return np.sqrt(2.0 / np.pi) / special.erfcx(-f / np.sqrt(2.0))
+
+    def integral(function, mean):
+        ends = [-24.0 * sd + mean, *(k for k in (-30.0, -5.0, 0.0, 5.0) if abs(k - mean) < 24.0 * sd), 24.0 * sd + mean]
+        pieces = [
+            quad(lambda f: function(f) * np.exp(-0.5 * ((f - mean) / sd) ** 2), a, b, epsabs=1e-12, limit=400)[0]
+            for a, b in itertools.pairwise(ends)
+        ]
+        return sum(pieces) / (sd * np.sqrt(2.0 * np.pi))
+
+    slopes = jax.jit(jax.vmap(jax.value_and_grad(lambda m, v: Bernoulli().expected_log_prob(1.0, m, v, NOISE), (0, 1))))
+    means = np.array([-3.0 * sd, -30.0, -5.0, 0.0, 2.0, sd, 3.0 * sd])
+    value, (in_mean, in_variance) = slopes(means, np.full(7, sd**2))
+    for found, function in (
+        (value, special.log_ndtr),
+        (in_mean, mills),
+        (2.0 * in_variance, lambda f: -mills(f) * (mills(f) + f)),
+    ):
+        np.testing.assert_allclose(found, [integral(function, m) for m in means], rtol=1e-7, atol=1e-9)
 
 
 @every

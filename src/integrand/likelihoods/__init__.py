@@ -1,8 +1,8 @@
 """Likelihoods p(y | f): how an observation scatters around the latent function, at one number f or at a Gaussian f.
 
-The first half of each class is for training: JAX, elementwise, differentiable. The second is for prediction:
-NumPy, elementwise, good to about 1e-10. Gauss–Hermite rules lose all digits where the Gaussian is wide against
-the likelihood; so integrals are closed where they can be, or run over the scale of a Gaussian (Student-t and
+The first half of each class is for training: JAX, elementwise, differentiable, good to about 1e-7. The second is for
+prediction: NumPy, elementwise, good to about 1e-10. Gauss–Hermite rules lose all digits where the Gaussian is wide
+against the likelihood; so integrals are closed where they can be, or run over the scale of a Gaussian (Student-t and
 logistic are scale mixtures), or over a grid that is as fine as the integrand itself is narrow.
 """
 
