@@ -13,14 +13,18 @@ import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance, targets
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
-from integrand.likelihoods import Poisson, StudentT
-from integrand.methods import joint_hmc, minibatch, watch
+from integrand.errors import NumericalError
+from integrand.likelihoods import Gaussian, Poisson, StudentT
+from integrand.methods import joint_hmc, joint_start, minibatch, watch
 from integrand.methods.checkpoint import Checkpoint
+from integrand.methods.joint_start import log_evidence
+from integrand.methods.problem import Problem, Settings
 from integrand.model import Model
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.posterior.storage import RunDirectory
 from integrand.precision import float64_scope
-from integrand.targets import JointTarget
+from integrand.targets import CollapsedTarget, JointTarget
+from integrand.targets.laplace import LaplaceTarget
 
 # posteriordb: gp_pois_regr-gp_regr (y, by quadrature) and gp_pois_regr-gp_pois_regr (counts, its reference draws).
 X = np.arange(-10.0, 11.0, 2.0)[:, None]
@@ -188,6 +192,14 @@ def test_bernoulli_recovers_probabilities():
     assert np.all((predicted > 0.0) & (predicted < 1.0))
 
 
+@pytest.mark.parametrize("count", [0.0, 3.0])
+def test_equal_counts_are_counts(data, count):
+    """They say how large the rate is, unlike the constant that a standardised y would be."""
+    posterior = short((data[0], np.full(50, count)), likelihood="poisson", max_draws=40)
+    rate = posterior.predict(data[0], include_noise=True).mean
+    assert abs(rate.mean() - count) < 1.0
+
+
 def test_student_t_resists_an_outlier():
     rng = np.random.default_rng(3)
     inputs = np.linspace(-2.0, 2.0, 40)[:, None]
@@ -302,8 +314,12 @@ def test_sghmc_on_some_rows_is_not_gone_on_with_by_others(data, tmp_path, monkey
 
 def test_mistakes(data, as_users_see_it):
     inputs, y = data
-    with pytest.raises(InputError, match="constant"):
+    with pytest.raises(InputError, match=r"constant \(`map`"):
         integrand.fit(inputs, np.ones(50), method="joint-hmc")
+    with pytest.raises(InputError, match=r"constant$"):
+        integrand.fit(inputs, np.ones(50), method="joint-hmc", likelihood="student-t")
+    with pytest.raises(InputError, match="one class only: there is nothing to tell apart"):
+        integrand.fit(inputs, np.ones(50), method="joint-hmc", likelihood="bernoulli")
     with pytest.raises(InputError, match="NaN"):
         integrand.fit(np.where(inputs == inputs[0, 0], np.nan, inputs), y, method="joint-hmc")
     with pytest.raises(InputError, match="no sampler 'slice': it has nuts, hmc, sghmc"):
@@ -359,6 +375,36 @@ def test_target_in_its_forms(data):
             total = sum(float(fit(point, tuple(a[i::2] for a in by_rows.rows), by_rows.data)) for i in range(2))
             prior = float(jax.jit(by_rows.log_prior)(point, by_rows.data))
             assert prior + total == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Poisson()], ids=lambda one: one.name)
+def test_the_evidence_that_is_told(data, likelihood):
+    """The collapsed bound for Gaussian noise; else log p(y | θ) with neither priors nor Jacobians in it."""
+    inputs, y = data
+    y = y if isinstance(likelihood, Gaussian) else np.round(np.exp(y))
+    model, rows, jitter = Model(RBF(), 2, likelihood=likelihood), Dataset.of(inputs, y), Jitter(0.0, 1e-10)
+    phi, Z = model.start() + 0.1, inputs[:8]
+    told = log_evidence(JointTarget(model, rows, jitter), phi, Z)
+    if isinstance(likelihood, Gaussian):
+        assert told == pytest.approx(CollapsedTarget(model, rows, jitter).evaluate(phi, Z).log_likelihood, abs=1e-6)
+    else:  # a sparse fit can only do worse, and with Z = X it is Laplace's
+        whole = LaplaceTarget(model, rows, jitter).evaluate(phi).log_likelihood
+        assert told < whole
+        assert log_evidence(JointTarget(model, rows, jitter), phi, inputs) == pytest.approx(whole, abs=1e-3)
+
+
+def test_a_candidate_that_cannot_be_factored_loses(data, monkeypatch):
+    inputs, y = data
+    model, rows = Model(RBF(), 2, likelihood=Poisson()), Dataset.of(inputs, np.round(np.exp(y)))
+    problem = Problem(model, rows, Standardiser.identity(2), Settings(n_inducing=5), Jitter(0.0))
+    target, found = JointTarget(model, rows, Jitter(0.0)), {"equal": np.zeros((5, 2)), "rows": inputs[:5]}
+    monkeypatch.setattr(joint_start, "candidates", lambda *_: found)
+    Z, name = joint_start.laplace_candidate(problem, target, model.start())
+    assert name == "rows"
+    np.testing.assert_array_equal(Z, inputs[:5])
+    del found["rows"]
+    with pytest.raises(NumericalError, match="where the fit should start"):
+        joint_start.laplace_candidate(problem, target, model.start())
 
 
 def test_some_rows_stand_for_all():

@@ -75,8 +75,7 @@ def sample_traced(
         metropolis. `n_steps` of a draw counts the evaluations in all of them.
     n_leapfrog, jitter
         For hmc: leapfrog steps (by default as many as make up a quarter of a period, at least 3 and at most 64), and
-        the share by which the step size varies at random. The paper's preset is `step_size=0.01, n_leapfrog=10,
-        jitter=0`.
+        the share by which the step size varies at random.
     parallel
         Chains that run at the same time; 1 also leaves all threads to the evaluation.
     watch

@@ -4,6 +4,8 @@ The mode of the joint density itself is a poor start: a large signal variance le
 less than it costs θ's. With v integrated out there is no such gain.
 """
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
@@ -49,24 +51,39 @@ def joint_start(problem: Problem, target: JointTarget) -> WarmStart:
             "the density is not finite anywhere the optimiser looked: look for extreme values in the data, use "
             "fewer inducing points, or a larger jitter"
         )
-    return WarmStart(phi, Z, value, name)
+    return WarmStart(phi, Z, log_evidence(target, phi, Z), name)
+
+
+def log_evidence(target: JointTarget, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
+    """Log p(y | θ) with v integrated out by Laplace's method; for Gaussian noise the collapsed bound, exactly."""
+    x = np.concatenate([phi, np.zeros(len(Z))])
+    with float64_scope():
+        log_prior = float(target.model.log_prior(jnp.asarray(phi)))
+    return target.evaluate(x, Z, target.sites(phi, Z))[0] - log_prior + 0.5 * len(Z) * math.log(2.0 * math.pi)
 
 
 def laplace_candidate(
     problem: Problem, target: JointTarget, phi: Float[np.ndarray, " P"]
 ) -> tuple[Float[np.ndarray, "M D"], str]:
-    """The first Z: the candidate with the best evidence of Laplace's method at φ, and its name."""
+    """The first Z: the candidate with the best evidence of Laplace's method at φ, and its name.
+
+    One that cannot be factored loses; the error is raised if none can.
+    """
     if problem.Z is not None:
         return problem.Z, "given"
     with float64_scope():
         gp = problem.model.gp(problem.model.theta(jnp.asarray(phi)))
         found = candidates(problem.rng(0), np.asarray(problem.data.arrays()[0]), problem.n_inducing, gp)
 
-    def evidence(Z: np.ndarray) -> float:
-        x = np.concatenate([phi, np.zeros(len(Z))])
-        return target.evaluate(x, Z, target.sites(phi, Z))[0]
-
-    best = max(found, key=lambda name: evidence(found[name]))
+    evidence, errors = {}, []
+    for name, Z in found.items():
+        try:
+            evidence[name] = log_evidence(target, phi, Z)
+        except NumericalError as error:
+            errors.append(error)
+    if not evidence:
+        raise errors[0]
+    best = max(evidence, key=lambda name: evidence[name])
     return found[best], best
 
 

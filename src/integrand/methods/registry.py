@@ -92,11 +92,12 @@ def fit(
             raise InputError(
                 "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
             )
-        if np.ptp(y) == 0.0:
+        if np.ptp(y) == 0.0 and observed.largest == 1.0:
+            raise InputError(f"y is {y[0]:g} in all rows, one class only: there is nothing to tell apart")
+        if np.ptp(y) == 0.0 and observed.standardises_y:
             where = "the one sample there is" if len(y) == 1 else f"all {len(y)} rows"
-            raise InputError(
-                f"y is {y[0]:g} in {where}: there is no noise or signal to learn from a constant (`map` predicts it)"
-            )
+            advice = " (`map` predicts it)" if isinstance(observed, Gaussian) else ""
+            raise InputError(f"y is {y[0]:g} in {where}: there is no noise or signal to learn from a constant{advice}")
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
     if run_dir is None:
