@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from integrand.errors import NumericalError
 from integrand.infer.diagnostics import convergence
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
@@ -102,3 +103,6 @@ def test_a_likelihood_that_fails_somewhere_is_left_there():
     assert np.all(np.isfinite(x))
     assert x[:, :, 0].max() <= 1.0
     assert np.all(x[:, :, 0].std(axis=1) > 0.05)
+    starts[1, 0] = 2.0
+    with pytest.raises(NumericalError, match="where a chain should start"):
+        sample_latent(model, W_GOOD, starts, Whitening(np.zeros(1), np.eye(1)), tune=5, draws=200, seed=[0])

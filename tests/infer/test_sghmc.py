@@ -169,6 +169,8 @@ def test_a_wall_is_bounced_off():
     assert np.all(np.isfinite(x))
     assert x[:, :, 0].max() <= 0.0
     assert result.chains.diverging.any()
+    # All rows at every step: the density told is the one where the chain stands, taken back or not.
+    np.testing.assert_allclose(result.chains.log_density, -0.5 * np.sum(x**2, axis=2), rtol=1e-10)
     assert abs(x[:, :, 0].mean() + np.sqrt(2.0 / np.pi)) < 0.2
     assert abs(x[:, :, 1].std() - 1.0) < 0.1
     with pytest.raises(NumericalError, match="where a chain should start"):

@@ -13,6 +13,7 @@ from scipy.stats import multivariate_normal
 
 from integrand import METHODS, RBF, ConvergenceWarning, Dataset, Gamma, Jitter, Model, fit
 from integrand.data.scaling import Standardiser
+from integrand.infer.diagnostics import convergence
 from integrand.posterior.conditional import VariationalConditional, marginals
 from integrand.precision import float64_scope
 from integrand.targets import ExactTarget, JointTarget
@@ -70,11 +71,11 @@ def fitted(method, kernel=KERNEL, noise=NOISE, **settings):
         )
 
 
-def compare(posterior, conditional, tolerance):
-    mean, variance, _ = marginals(posterior.model, JITTER, conditional, X_NEW)
+def compare(model, conditional, tolerance):
+    mean, variance, _ = marginals(model, JITTER, conditional, X_NEW)
     with float64_scope():
         for j, phi in enumerate(conditional.phis):
-            theta = {name: np.asarray(v) for name, v in posterior.model.theta(jnp.asarray(phi)).items()}
+            theta = {name: np.asarray(v) for name, v in model.theta(jnp.asarray(phi)).items()}
             expected_mean, expected_variance = exact(theta)
             np.testing.assert_allclose(mean[j], expected_mean, atol=tolerance)
             np.testing.assert_allclose(variance[j], expected_variance, atol=tolerance)
@@ -83,7 +84,7 @@ def compare(posterior, conditional, tolerance):
 @pytest.mark.parametrize("method", [*COLLAPSED, *EXACT])
 def test_equals_the_exact_gp_at_every_draw(method):
     posterior = fitted(method)
-    compare(posterior, posterior.conditional, 1e-6)
+    compare(posterior.model, posterior.conditional, 1e-6)
 
 
 def v_given_theta(theta):
@@ -96,23 +97,43 @@ def v_given_theta(theta):
 
 @pytest.mark.parametrize("method", DRAWN_U)
 def test_methods_that_draw_u_equal_it_once_v_is_averaged(method):
-    posterior = fitted(method)
+    posterior = fitted(method, max_draws=400, round_draws=400, predictive_draws=800)
     conditional = posterior.conditional
     assert isinstance(conditional, VariationalConditional)
     np.testing.assert_allclose(conditional.Z, X, atol=1e-12)
-    means, roots = [], []
+    # The draws of v are draws of the Gaussian that is known: whitened by it, they are standard normal.
+    epsilon = []
     with float64_scope():
-        for phi in conditional.phis:
+        for phi, v in zip(conditional.phis, conditional.m, strict=True):
             m, spread = v_given_theta(posterior.model.theta(jnp.asarray(phi)))
-            means.append(m)
-            roots.append(np.linalg.cholesky(spread))
-    averaged = VariationalConditional(conditional.phis, conditional.Z, np.array(means), np.array(roots))
-    compare(posterior, averaged, 1e-6)
-    # The draws of v are draws of that Gaussian: their squared lengths in its metric are chi-square.
-    squared = [
-        np.sum(np.linalg.solve(root, v - m) ** 2) for v, m, root in zip(conditional.m, means, roots, strict=True)
-    ]
-    assert 12 - 6 < np.mean(squared) < 12 + 8
+            epsilon.append(np.linalg.solve(np.linalg.cholesky(spread), v - m))
+    epsilon = np.array(epsilon).reshape(2, -1, len(X))
+    assert epsilon.shape[1] >= 400
+    squared = np.sum(epsilon**2, axis=2)
+    size = convergence(squared[:, :, None]).ess_bulk[0]
+    print(method, "ESS", size, "chi-square", squared.mean())
+    assert size > 150
+    assert abs(squared.mean() - 12.0) < 4.0 * np.sqrt(24.0 / size)
+    sizes = convergence(epsilon).ess_bulk
+    assert np.all(np.abs(epsilon.mean(axis=(0, 1))) < 4.0 / np.sqrt(sizes))
+
+
+def test_the_moments_of_v_given_theta_are_the_known_ones():
+    """What `joint-hmc` takes v from: mean and width, and with them the exact GP."""
+    model = Model(KERNEL, 1, NOISE)
+    target = JointTarget(model, Dataset.of(X, Y), JITTER)
+    sites = target.sites(model.start(), X)
+    phis, found = model.start() + 0.3 * RNG.standard_normal((3, model.n_theta)), []
+    for phi in phis:
+        m, LB = target.moments(phi, X, sites)
+        root = np.linalg.cholesky(np.linalg.inv(LB @ LB.T))
+        with float64_scope():
+            expected, spread = v_given_theta(model.theta(jnp.asarray(phi)))
+        np.testing.assert_allclose(m, expected, atol=1e-6)
+        np.testing.assert_allclose(root @ root.T, spread, atol=1e-8)
+        found.append((m, root))
+    averaged = VariationalConditional(phis, X, np.array([m for m, _ in found]), np.array([root for _, root in found]))
+    compare(model, averaged, 1e-6)
 
 
 def test_the_joint_density_is_the_exact_one_times_that_gaussian():

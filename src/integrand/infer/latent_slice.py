@@ -31,12 +31,14 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
+from integrand.errors import NumericalError
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import SampledRun, Watcher
 from integrand.infer.side_by_side import run_side_by_side
 from integrand.infer.slots import Slot, Span, chain_key, slots
-from integrand.infer.threads import compiler_options
+from integrand.infer.threads import compiler_options, one_blas_thread
 from integrand.linalg import cholesky, log_diagonal_sum
+from integrand.precision import float64_scope
 
 # Width of the first interval of φ along a line, in standard deviations; what is too wide is soon cut.
 WIDTH = 12.0
@@ -115,7 +117,24 @@ def sample_latent(
         return program(keys[chain], state, Span(first, count, tune, thin), *fixed)
 
     states = [_State(start[:n], start[n:]) for start in np.asarray(starts, float)]
+    with float64_scope(), one_blas_thread(parallel > 1):
+        there = _density(model.log_prior, model.root, model.log_likelihood)
+        if not all(np.isfinite(float(there(*state, model.data))) for state in states):
+            raise NumericalError(
+                "the log density is not finite where a chain should start: try other priors or another start"
+            )
     return run_side_by_side(advance, states, starts.shape[1], tune=tune, draws=draws, parallel=parallel, watch=watch)
+
+
+@functools.lru_cache(maxsize=64)
+def _density(log_prior, root, log_likelihood):
+    """log p(φ) + log p(y | f, φ) of (φ, ν), compiled."""
+
+    def density(phi, nu, data):
+        mean, L = root(phi, data)
+        return log_prior(phi, data) + log_likelihood(mean + L @ nu, phi, data)
+
+    return jax.jit(density)
 
 
 @functools.lru_cache(maxsize=64)

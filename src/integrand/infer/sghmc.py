@@ -52,6 +52,7 @@ class _State(NamedTuple):
     momentum: Any
     noise: Any  # V, the variance of the gradient of each coordinate, as known so far
     seen: Any  # minibatches that it was estimated from
+    value: Any  # log density at the position, by the minibatch that was seen there
 
 
 class _Setting(NamedTuple):
@@ -120,7 +121,9 @@ def sample_sghmc(
         states = []
         for key, start in zip(keys, starts, strict=True):
             momentum = np.random.default_rng(key).standard_normal(dimension)
-            state = _State(whitening.to_eta(start), momentum, np.full(dimension, noise), np.asarray(0.0))
+            state = _State(
+                whitening.to_eta(start), momentum, np.full(dimension, noise), np.asarray(0.0), np.asarray(0.0)
+            )
             # One step of length (nearly) zero says whether the density is finite at the start.
             still = arrays((Span(0, 1, 0, 1), _Setting(1e-150, float(friction))))
             _, told = program(key, state, *still, *fixed)
@@ -128,7 +131,7 @@ def sample_sghmc(
                 raise NumericalError(
                     "the log density is not finite where a chain should start: try other priors or another start"
                 )
-            states.append(state)
+            states.append(state._replace(value=np.asarray(told.log_density)[0]))
     return run_side_by_side(
         advance, states, dimension, tune=tune, draws=draws, parallel=parallel, watch=watch, evaluations=len(starts)
     )
@@ -177,10 +180,11 @@ def _program(log_prior, log_likelihood_rows, batch_size: int, threads: int):
             weight = jnp.where(learn, 1.0 / (0.5 * state.seen + 1.0), 0.0)
             squared = jnp.where(fine, squared, 0.0)
             known = state.noise + weight * (squared - state.noise)
-            new = _State(position, momentum, known, state.seen + learn)
+            value = jnp.where(fine, value, state.value)
+            new = _State(position, momentum, known, state.seen + learn, value)
             return new, Slot(
                 x=centre + factor @ position,
-                log_density=jnp.where(fine, value, -jnp.inf),
+                log_density=value,
                 energy=jnp.asarray(jnp.nan, float),
                 acceptance=jnp.asarray(1.0, float),
                 n_steps=jnp.asarray(1, int),
