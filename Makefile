@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-methods lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,7 @@ test: $(STAMP) ## the default suite (minutes)
 test-slow: $(STAMP) ## statistical suites (tens of minutes)
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=7200 $(ARGS)
 
-bench: bench-bound bench-memory bench-fit bench-large ## all benchmarks
+bench: bench-bound bench-memory bench-fit bench-predict bench-large ## all benchmarks
 
 bench-bound: $(STAMP) ## time of the bound's value and gradient against its floor
 	$(BIN)/python benchmarks/bound_time.py $(ARGS)
@@ -37,6 +37,9 @@ bench-fit: $(STAMP) ## whole fits of the paper's data sets in fresh processes
 
 bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
 	$(BIN)/python benchmarks/large_fit.py $(ARGS)
+
+bench-predict: $(STAMP) ## seconds and memory of predicting 100 000 rows from the command line
+	$(BIN)/python benchmarks/predict_time.py $(ARGS)
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python benchmarks/method_time.py $(ARGS)
