@@ -122,6 +122,10 @@ def test_a_likelihood_that_is_flat_where_it_is_not_zero():
     flat = 2 * stats.norm(0.0, 1e6).logpdf(0.0)
     assert abs(result.log_evidence - flat - stats.norm.logcdf(-1.0)) < 3 * result.log_evidence_error
     assert result.log_evidence_error < 0.2
+    assert not result.stuck
+    level = run(problem((0.0, 0.0), 1e12, wall=-1.0), n_live=100)  # flat to the last digit: nothing lies above
+    assert level.stuck
+    assert len(np.unique(level.points.x[-100:], axis=0)) == 100
 
 
 def test_draws_of_equal_weight():

@@ -44,7 +44,9 @@ def assert_same(a: Chains, b: Chains):
 @pytest.mark.parametrize("whitening", [PLAIN, WHITE], ids=["plain", "white"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_mean_and_covariance_of_a_correlated_normal(sampler, whitening):
-    x = run(sampler, whitening=whitening, chains=4, tune=150, draws=1500).chains.x
+    result = run(sampler, whitening=whitening, chains=4, tune=150, draws=1500)
+    x = result.chains.x
+    assert result.failures <= 1e-3 * result.evaluations
     assert x.shape == (4, 1500, 3)
     found = convergence(x)
     assert found.ess_bulk.min() > 400
@@ -245,6 +247,9 @@ def test_a_hole_is_a_rejected_proposal(sampler, beyond):
     assert np.all(np.isfinite(chains.acceptance))
     assert chains.x[:, :, 0].max() <= 2.5 + 1e-12
     assert abs(z_of_mean(chains.x[:, :, 0], 2.0 + stats.truncnorm(-np.inf, 0.5).mean())) < 5
+    # Of a slice, what lies outside for this reason is not told from what lies outside.
+    assert (result.failures > 0) == (sampler != "slice")
+    assert result.failures < 0.5 * result.evaluations
     if sampler == "hmc":
         assert np.all(np.isfinite(chains.energy))
         assert chains.diverging.any()

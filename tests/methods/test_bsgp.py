@@ -1,6 +1,7 @@
 """SG-HMC: near the posterior that quadrature knows, as `joint-hmc`'s sampler; and `bsgp`, which draws Z too."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,10 @@ from test_joint_hmc import QUADRATURE, quadrature_fit
 
 import integrand
 from integrand import ConvergenceWarning, InputError
+from integrand.infer.metric import Whitening
+from integrand.infer.nuts import Chains, SampledRun
+from integrand.infer.sghmc import sample_sghmc
+from integrand.methods import minibatch
 from integrand.methods.minibatch import batch_size
 from integrand.methods.problem import Problem, Settings
 from integrand.posterior.modelfile import load_model, save_model
@@ -22,12 +27,13 @@ def test_sghmc_comes_near_the_quadrature_posterior():
         assert abs(draws[name].std() - sd) < 0.2 * sd, name
 
 
-@pytest.mark.slow
 def test_sghmc_from_batches_comes_near_the_quadrature_posterior():
-    """Six of eleven rows a step."""
-    _, draws = quadrature_fit(sampler="sghmc", target_ess=800, max_draws=1_500, batch_size=6)
+    """Six of eleven rows a step. The sites are those of all rows, and take most of the noise."""
+    posterior, draws = quadrature_fit(sampler="sghmc", target_ess=800, max_draws=1_500, batch_size=6)
+    assert posterior.verdict.ok, str(posterior.verdict)
     for name, (mean, sd) in QUADRATURE.items():
-        assert abs(draws[name].mean() - mean) < 0.3 * sd, name
+        assert abs(draws[name].mean() - mean) < 0.2 * sd, name
+        assert abs(draws[name].std() - sd) < 0.2 * sd, name
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +72,21 @@ def test_every_draw_has_its_own_inducing_inputs(posterior):
     assert posterior.Z_path.shape == (2, 10, 2)
 
 
-def test_the_chains_move_and_stay(posterior):
+@pytest.fixture(scope="module")
+def collapsed(data):
+    """φ as `sgpr-hmc` draws it: ten inducing points are enough here wherever they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = integrand.fit(*data, n_inducing=10, chains=2, target_ess=200, max_draws=500, max_rounds=1)
+    return fitted.chains.x.reshape(-1, 4)
+
+
+def test_the_chains_move_and_stay(posterior, collapsed):
     assert not np.any(posterior.chains.diverging)
-    assert np.all(np.abs(posterior.chains.x - posterior.optimum) < 8.0)
-    assert posterior.verdict.convergence.r_hat.max() < 1.2
+    off = np.abs(posterior.chains.x - collapsed.mean(axis=0)) / collapsed.std(axis=0)
+    assert off.max() < 8.0
+    assert posterior.verdict.convergence.r_hat.max() < 1.1
+    assert not {"lost-draws", "step-size"} & set(posterior.verdict.codes)
 
 
 def test_it_predicts(posterior, data):
@@ -80,13 +97,12 @@ def test_it_predicts(posterior, data):
     assert 0.88 <= np.mean((lower < y) & (y < upper)) <= 1.0
 
 
-def test_it_agrees_with_the_collapsed_method(posterior, data):
-    """θ is nearly that of `sgpr-hmc`: ten inducing points are enough here wherever they are."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        other = integrand.fit(*data, n_inducing=10, chains=2, target_ess=50, max_draws=300, max_rounds=1)
-    x, ref = (p.chains.x.reshape(-1, 4) for p in (posterior, other))
-    assert np.all(np.abs(x.mean(axis=0) - ref.mean(axis=0)) < 1.5 * ref.std(axis=0))
+def test_it_agrees_with_the_collapsed_method(posterior, collapsed):
+    """Nearly: drawn inducing inputs are at times in worse places, which the noise has to explain."""
+    x = posterior.chains.x.reshape(-1, 4)
+    assert np.all(np.abs(x.mean(axis=0) - collapsed.mean(axis=0)) < 0.7 * collapsed.std(axis=0))
+    ratio = x.std(axis=0) / collapsed.std(axis=0)
+    assert np.all((ratio > 0.6) & (ratio < 1.6)), ratio
 
 
 def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
@@ -97,9 +113,52 @@ def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
     np.testing.assert_array_equal(one.variance, two.variance)
 
 
+class Trials:
+    """SG-HMC that goes astray with steps longer than `safe`; remembers step sizes and seeds."""
+
+    def __init__(self, safe):
+        self.safe, self.runs = safe, []
+
+    def __call__(self, rows, starts, whitening, *, tune, draws, seed, batch_size, step_size, **rest):
+        size = 0.2 if step_size is None else step_size
+        self.runs.append((size, tuple(seed), draws))
+        x = np.full((len(starts), draws, 1), 9.0 if size > self.safe else 0.0)
+        zero = np.zeros(x.shape[:2])
+        chains = Chains(x, zero, zero, zero, zero.astype(int), zero.astype(int), zero.astype(bool), zero + size)
+        return SampledRun(chains, tune, 0, False, 1)
+
+
+@pytest.mark.parametrize(("safe", "used", "trials"), [(1.0, 0.2, 1), (0.06, 0.05, 3), (0.001, 0.2 / 32, 6)])
+def test_a_step_that_no_trial_found_safe_is_told(monkeypatch, safe, used, trials):
+    sghmc, findings = Trials(safe), []
+    monkeypatch.setattr(minibatch, "sample_sghmc", sghmc)
+    whitening, keywords = Whitening(np.zeros(1), np.eye(1)), {"seed": [1, 2], "tune": 9, "draws": 90}
+    rows: Any = None
+    minibatch.sample_at_a_safe_step(
+        rows, np.zeros((2, 1)), whitening, 6, lambda x: bool(x[0] > 1.0), findings, watch=None, **keywords
+    )
+    sizes, seeds, draws = zip(*sghmc.runs, strict=True)
+    assert len(sizes) == trials + 1
+    assert sizes[-1] == pytest.approx(used)
+    assert draws[-1] == 90
+    assert seeds[-1] == (1, 2)
+    assert (1, 2) not in seeds[:-1]  # a trial does not see the run's own future
+    assert [f.code for f in findings] == (["step-size"] if used > safe else [])
+
+
+def test_draws_that_went_astray_are_told(data, monkeypatch):
+    monkeypatch.setattr(minibatch, "TRIAL", 3)
+    monkeypatch.setattr(minibatch, "sample_sghmc", lambda *args, **k: sample_sghmc(*args, **(k | {"step_size": 0.9})))
+    with pytest.warns(ConvergenceWarning, match="go astray"):
+        posterior = integrand.fit(*data, **(SETTINGS | {"max_draws": 20}))
+    assert "lost-draws" in posterior.verdict.codes
+
+
 def test_its_sampler_is_the_default_or_named(data, as_users_see_it):
     with pytest.raises(InputError, match="bsgp has no sampler 'hmc': it has sghmc"):
         integrand.fit(*data, **(SETTINGS | {"sampler": "hmc"}))
+    with pytest.raises(InputError, match="bsgp has no sampler 'nuts': it has sghmc"):
+        integrand.fit(*data, **(SETTINGS | {"sampler": "nuts"}))
     with pytest.raises(InputError, match="constant"):
         integrand.fit(data[0], np.ones(120), **SETTINGS)
 

@@ -15,6 +15,8 @@ E_BFMI_LIMIT = 0.3
 # Shares of draws that may diverge, or of evaluations that may fail, before the verdict is bad.
 DIVERGENCE_LIMIT = 0.005
 REJECTION_LIMIT = 0.05
+# A gain of the bound below this many nats cannot be seen in a prediction.
+TOLERANCE_NATS = 0.25
 
 
 class Convergence(NamedTuple):
@@ -67,7 +69,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the draws can be trusted, and why not."""
+    """Whether the draws (or the one point that a climb led to) can be trusted, and why not."""
 
     findings: tuple[Finding, ...]
     convergence: Convergence
@@ -92,7 +94,16 @@ class Verdict:
         if not self.ok:
             raise NotConvergedError(str(self))
 
+    @property
+    def sampled(self) -> bool:
+        """Whether there are draws to judge, and not one optimised point."""
+        return not bool(np.all(np.isnan(self.convergence.r_hat)))
+
     def __str__(self) -> str:
+        lines = [f"- {f.sentence} {f.remedy}".rstrip() for f in self.findings]
+        if not self.sampled:
+            head = "Optimised" if not lines else "Optimised, with remarks" if self.ok else "Not to be trusted yet"
+            return "\n".join([f"{head}: the climb took {self.evaluations} steps.", *lines])
         c = self.convergence
         summary = (
             f"R-hat at most {np.max(c.r_hat):.3f}, ESS at least {np.min(c.ess_bulk):.0f} (bulk) and "
@@ -100,9 +111,15 @@ class Verdict:
         )
         if not self.findings:
             return f"Converged: {summary}."
-        lines = [f"- {f.sentence} {f.remedy}".rstrip() for f in self.findings]
         head = "Converged, with remarks" if self.ok else "Not to be trusted yet"
         return "\n".join([f"{head}: {summary}.", *lines])
+
+
+def optimised(findings: Sequence[Finding], names: Sequence[str], failures: int, steps: int) -> Verdict:
+    """The verdict on a climb to one point: it has findings, but no draws whose convergence could be told."""
+    unknown = np.full(len(names), np.nan)
+    numbers = Convergence(unknown, unknown, unknown)
+    return Verdict(tuple(findings), numbers, tuple(names), 0, np.full(1, np.nan), failures, steps)
 
 
 def verdict(

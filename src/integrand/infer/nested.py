@@ -56,6 +56,7 @@ class NestedRun(NamedTuple):
     chains: Chains
     evaluations: int
     interrupted: bool
+    stuck: bool  # ended because all live points had one likelihood
 
 
 def sample_nested(
@@ -210,6 +211,7 @@ class _Nested:
             chains,
             self.evaluations,
             interrupted,
+            self.stuck,
         )
 
 

@@ -65,6 +65,7 @@ class SampledRun(NamedTuple):
     tuning_divergences: int
     interrupted: bool
     evaluations: int = 0  # of the log density or its gradient, with tuning, where the sampler counts them
+    failures: int = 0  # evaluations among them that failed numerically, where the sampler counts them
 
 
 class _Rejected(Exception):

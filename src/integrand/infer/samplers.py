@@ -141,6 +141,7 @@ def _program(name: str, log_prior, log_likelihood, threads: int):
                 n_steps=jnp.asarray(told.evaluations, int),
                 diverging=jnp.asarray(told.diverging),
                 step_size=told.step_size,
+                failures=jnp.asarray(told.failed, int),
             )
 
         return slots(step, key, state, span)

@@ -37,7 +37,7 @@ def run_side_by_side(
     `evaluations` are those that the caller has already made.
     """
     work = _Work(advance, states, dimension, tune, draws)
-    threads = [threading.Thread(target=work.run) for _ in range(max(1, min(parallel, len(states))))]
+    threads = [threading.Thread(target=work.run, daemon=True) for _ in range(max(1, min(parallel, len(states))))]
     began = time.monotonic()
     keep, interrupted = None, False
     with one_blas_thread(parallel > 1):
@@ -63,7 +63,8 @@ def run_side_by_side(
     done, chains = work.finished()
     evaluations += int(work.evaluations.sum())
     chains = chains if keep is None else chains.first(keep)
-    return SampledRun(chains, min(done, tune), int(work.tuning_divergences.sum()), interrupted, evaluations)
+    divergences, failures = int(work.tuning_divergences.sum()), int(work.failures.sum())
+    return SampledRun(chains, min(done, tune), divergences, interrupted, evaluations, failures)
 
 
 class _Work:
@@ -75,6 +76,7 @@ class _Work:
         self.states = list(states)
         self.done, self.busy = np.zeros(n, int), np.zeros(n, bool)
         self.evaluations, self.tuning_divergences = np.zeros(n, int), np.zeros(n, int)
+        self.failures = np.zeros(n, int)
         self.drawn = Slot(
             x=np.empty((n, draws, dimension)),
             log_density=np.empty((n, draws)),
@@ -83,6 +85,7 @@ class _Work:
             n_steps=np.empty((n, draws), int),
             diverging=np.empty((n, draws), bool),
             step_size=np.empty((n, draws)),
+            failures=np.empty((n, draws), int),
         )
         self.lock, self.over = threading.Lock(), threading.Event()
         self.errors: list[BaseException] = []
@@ -132,6 +135,7 @@ class _Work:
             kept[chain, begin : begin + count - tuned] = new[tuned:]
         with self.lock:
             self.evaluations[chain] += int(rows.n_steps.sum())
+            self.failures[chain] += int(rows.failures.sum())
             self.tuning_divergences[chain] += int(rows.diverging[:tuned].sum())
             self.states[chain] = state
             self.done[chain] += count

@@ -17,7 +17,7 @@ BUFFER = 256
 
 
 class Slot(NamedTuple):
-    """What is kept of a slot, or with leading axes of many; the fields are those of `Chains`."""
+    """What is kept of a slot, or with leading axes of many; all but the last are fields of `Chains`."""
 
     x: Any
     log_density: Any
@@ -26,6 +26,7 @@ class Slot(NamedTuple):
     n_steps: Any  # evaluations of the log density or its gradient, in all transitions
     diverging: Any  # whether any transition diverged
     step_size: Any
+    failures: Any = 0  # transitions that failed numerically
 
 
 class Span(NamedTuple):
@@ -59,6 +60,7 @@ def slots(step: Step, key: jax.Array, state: Any, span: Span) -> tuple[Any, Slot
                 acceptance=so_far.acceptance + told.acceptance,
                 n_steps=so_far.n_steps + told.n_steps,
                 diverging=so_far.diverging | told.diverging,
+                failures=so_far.failures + told.failures,
             )
 
         state, told = jax.lax.fori_loop(0, span.thin, transition, (state, nothing))

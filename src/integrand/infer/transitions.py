@@ -40,6 +40,7 @@ class Told(NamedTuple):
     diverging: Any
     evaluations: Any
     step_size: Any
+    failed: Any  # the density was not finite where the transition led, or a slice gave up
 
 
 class Sampler(NamedTuple):
@@ -89,7 +90,8 @@ def _hmc() -> Sampler:
         energy = jnp.where(info.is_accepted, info.energy, -state.logdensity + 0.5 * jnp.sum(info.momentum**2))
         few = (setting.n_leapfrog == 0) & (n == LEAST_LEAPFROG)
         tuned = info.acceptance_rate - jnp.where(few, FEW, 0.0)
-        return new, Told(info.acceptance_rate, tuned, energy, info.is_divergent, n, step_size)
+        failed = ~jnp.isfinite(info.proposal.logdensity)
+        return new, Told(info.acceptance_rate, tuned, energy, info.is_divergent, n, step_size, failed)
 
     return Sampler(
         lambda eta: hmc.HMCState(eta, _NOTHING, np.zeros_like(eta)),
@@ -109,7 +111,8 @@ def _mala() -> Sampler:
     def transition(key, state, log_density, step_size, setting):
         new, info = kernel(key, state, log_density, step_size)
         acceptance = info.acceptance_rate
-        return new, Told(acceptance, acceptance, jnp.nan, False, 1, step_size)
+        # BlackJAX does not tell the proposal's density. An acceptance of exactly 0 is one of 0, or smaller by e^745.
+        return new, Told(acceptance, acceptance, jnp.nan, False, 1, step_size, acceptance == 0.0)
 
     return Sampler(
         lambda eta: mala.MALAState(eta, _NOTHING, np.zeros_like(eta)),
@@ -130,7 +133,7 @@ def _metropolis() -> Sampler:
         walk = random_walk.normal(jnp.full(state.position.shape, step_size))
         new, info = kernel(key, state, log_density, walk)
         acceptance = info.acceptance_rate
-        return new, Told(acceptance, acceptance, jnp.nan, False, 1, step_size)
+        return new, Told(acceptance, acceptance, jnp.nan, False, 1, step_size, acceptance == 0.0)  # as for MALA
 
     return Sampler(
         lambda eta: random_walk.RWState(eta, _NOTHING),
@@ -160,7 +163,8 @@ def _slice() -> Sampler:
         widened, cut = info.num_expansions, info.num_shrink - n
         balance = jnp.where(widened + cut > 0, widened / jnp.maximum(widened + cut, 1), 0.5)
         evaluations = 2 * n + info.num_expansions + info.num_shrink
-        return new, Told(info.is_accepted.astype(float), balance, jnp.nan, False, evaluations, step_size)
+        accepted = info.is_accepted
+        return new, Told(accepted.astype(float), balance, jnp.nan, False, evaluations, step_size, ~accepted)
 
     return Sampler(
         lambda eta: slices.SliceState(eta, _NOTHING),

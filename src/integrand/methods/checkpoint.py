@@ -1,17 +1,17 @@
 """The state of Algorithm 1 on disk: warm start, rounds, and blocks of final draws; nothing without a run directory."""
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from integrand.errors import InputError
+from integrand.infer.diagnostics import TOLERANCE_NATS
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains
 from integrand.posterior.storage import RunDirectory
-
-# A gain of Z below this many nats cannot be seen in a prediction.
-TOLERANCE_NATS = 0.25
 
 
 class WarmStart(NamedTuple):
@@ -88,21 +88,31 @@ class Checkpoint:
         """Number of blocks of draws on disk."""
         return len(self._numbered("draws"))
 
-    def save_draws(self, block: int, chains: Chains) -> None:
-        """Keep the draws of a block, replacing what was there of it."""
+    def save_draws(self, block: int, chains: Chains, evidence: dict[str, float] | None = None) -> None:
+        """Keep the draws of a block, replacing what was there of it; those of a nested run with its evidence."""
         if self.run is not None and chains.n_draws:
-            self.run.save(f"draws_{block:03d}", chains._asdict())
+            self.run.save(f"draws_{block:03d}", chains._asdict(), evidence)
+
+    def state(self, name: str) -> dict[str, np.ndarray] | None:
+        """The arrays that a climb goes on from."""
+        return None if self.run is None or not self.run.has(name) else self.run.load(name)[0]
+
+    def save_state(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep where a climb has got to."""
+        if self.run is not None:
+            self.run.save(name, arrays)
 
     def evidence(self) -> dict[str, float] | None:
         """Log evidence, its standard error, and what the draws are worth, of a finished nested run."""
-        if self.run is None or not self.run.has("evidence"):
-            return None
-        return {name: float(value) for name, value in self.run.load("evidence")[1].items()}
+        blocks = self._numbered("draws")
+        meta = self.run.load(blocks[0])[1] if self.run is not None and blocks else {}
+        return {name: float(value) for name, value in meta.items()} or None
 
-    def save_evidence(self, numbers: dict[str, float]) -> None:
-        """Keep what a finished nested run gave beside its draws."""
-        if self.run is not None:
-            self.run.save("evidence", {}, numbers)
+    def refuse_another_kind(self, nested: bool) -> None:
+        """Nested draws are not chains that others could go on from, nor the other way round."""
+        if self.n_blocks and nested != (self.evidence() is not None):
+            had = "another sampler" if nested else "nested sampling"
+            raise InputError(f"this run has draws of {had}, to which none can be added: use the same, or fit anew")
 
     def _numbered(self, kind: str) -> list[str]:
         if self.run is None:

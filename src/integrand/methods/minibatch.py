@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.sghmc import TracedRows, sample_sghmc
@@ -22,7 +23,9 @@ SITE_ROWS = 500
 # Tuning steps at least: they also let the chains forget where they started.
 LEAST_TUNE = 100
 # Steps (tuning, and draws) of a trial of a step size, and how often it may be halved.
-TRIAL, MOST_HALVINGS = 15, 6
+TRIAL, MOST_HALVINGS = 30, 6
+# Draws whose density is looked at in the end, and the share of them that may be lost before the verdict is bad.
+CHECKED, LOST_LIMIT = 40, 0.05
 
 
 def minibatch_draws(
@@ -44,14 +47,23 @@ def minibatch_draws(
 
     def sample(starts: np.ndarray, now: Whitening, **common: Any) -> SampledRun:
         rows = target.rows(None if draw_Z else start.Z, surrogate)
-        # A Gaussian would be half a nat a dimension below its peak: what is far more is lost.
-        least = at(whitening.centre)[0] - 2.0 * len(whitening.centre) - 20.0
-        return sample_at_a_safe_step(rows, starts, now, batch_size(problem), lambda x: not at(x)[0] >= least, **common)
+        # Half of the default where Z moves too: the density is further from the Gaussian of the whitening.
+        first = min(0.1, 0.15 * (batch_size(problem) / rows.n_rows) ** 0.5) if draw_Z else None
+        return sample_at_a_safe_step(
+            rows, starts, now, batch_size(problem), lost, sampling.findings, step_size=first, **common
+        )
 
     whitening = _whitening(target, start, outer, unpacked, draw_Z)
+    # A Gaussian would be half a nat a dimension below its peak: what is far more is lost.
+    least = at(whitening.centre)[0] - 2.0 * len(whitening.centre) - 20.0
+
+    def lost(x: np.ndarray) -> bool:
+        return not at(x)[0] >= least
+
     sampling.least_tune = LEAST_TUNE
     density = Density(at, own=sample)
     chains = sampling.or_one(sampling.final_draws(density, whitening), density, whitening.centre)
+    sampling.findings += _lost_draws([lost(x) for x in sampling.thinned(chains, CHECKED)])
     sampling.enter("conditional")
     drawn = [unpacked(x) for x in sampling.thinned(chains)]
     phi, Z, v = (np.array([d[i] for d in drawn]) for i in range(3))
@@ -74,30 +86,49 @@ def sample_at_a_safe_step(
     whitening: Whitening,
     batch_size: int,
     lost: Callable[[np.ndarray], bool],
+    findings: list[Finding],
     *,
+    step_size: float | None = None,
     seed: Sequence[int],
     **common: Any,
 ) -> SampledRun:
     """SG-HMC with a step size at which a short trial stays where the density is.
 
     Nothing rejects a step that went too far: where the density is not the Gaussian that the whitening takes it for,
-    the default step size may lead a chain away for good.
+    the default step size may lead a chain away for good. Where no step size that was tried is short enough, the
+    shortest is used, and `findings` say so.
     """
     trial_only = common | {"tune": TRIAL, "draws": TRIAL, "watch": None}
-    step_size, evaluations = None, 0
+    evaluations = 0
     for _ in range(MOST_HALVINGS):
         trial = sample_sghmc(
-            rows, starts, whitening, batch_size=batch_size, step_size=step_size, seed=seed, **trial_only
+            rows, starts, whitening, batch_size=batch_size, step_size=step_size, seed=[*seed, 1], **trial_only
         )
         evaluations += trial.evaluations
         if trial.interrupted:
             return trial._replace(chains=trial.chains.first(0), evaluations=evaluations)
+        looked = trial.chains.x[:, TRIAL // 3 - 1 :: TRIAL // 3].reshape(-1, starts.shape[1])
         diverged = trial.tuning_divergences + int(trial.chains.diverging.sum())
-        if diverged <= 0.01 * TRIAL * len(starts) and not any(lost(x) for x in trial.chains.x[:, -1]):
+        if diverged <= 0.01 * TRIAL * len(starts) and not any(lost(x) for x in looked):
             break
         step_size = 0.5 * float(trial.chains.step_size[0, 0])
+    else:
+        step_size = 2.0 * float(step_size or 0.0)  # the last that was tried
+        sentence = f"Even with the step size {step_size:.2g} trials of SG-HMC diverged or left the posterior."
+        findings.append(Finding("step-size", True, sentence, "Use larger batches, or `joint-hmc` with NUTS."))
     result = sample_sghmc(rows, starts, whitening, batch_size=batch_size, step_size=step_size, seed=seed, **common)
     return result._replace(evaluations=result.evaluations + evaluations)
+
+
+def _lost_draws(lost: Sequence[bool]) -> list[Finding]:
+    if not any(lost):
+        return []
+    sentence = f"{sum(lost)} of {len(lost)} draws that were looked at lie far outside the posterior: chains go astray."
+    return [
+        Finding(
+            "lost-draws", sum(lost) > LOST_LIMIT * len(lost), sentence, "Use larger batches, or `joint-hmc` with NUTS."
+        )
+    ]
 
 
 def batch_size(problem: Problem) -> int:

@@ -18,6 +18,8 @@ from integrand.precision import float64_scope
 
 # A run ends when the live points hold less than this share of the evidence.
 PRECISION = 1e-3
+PLATEAU = "Nested sampling ended on a plateau: all live points have one likelihood, and count alike."
+FROZEN = "Nested sampling got stuck: most live points are copies of each other, and none can be replaced."
 
 
 class NestedDraws(NamedTuple):
@@ -29,6 +31,7 @@ class NestedDraws(NamedTuple):
     evidence: tuple[float, float]
     evaluations: int
     interrupted: bool
+    stuck: str = ""  # a sentence, if it ended because no live point lay above the others
 
 
 def nested_draws(problem: Problem, target: Traced, saved: Checkpoint, parallel: int, over_time) -> NestedDraws:
@@ -56,12 +59,14 @@ def nested_draws(problem: Problem, target: Traced, saved: Checkpoint, parallel: 
         parallel=parallel,
         watch=watch,
     )
-    finished = run.remaining < PRECISION and not run.interrupted
+    frozen = len(np.unique(run.points.x[-n_live:], axis=0)) < n_live // 2
+    # Where the likelihood is flat, different points on it are draws from the prior there: the evidence is right.
+    finished = not run.interrupted and (run.remaining < PRECISION or (run.stuck and not frozen))
+    stuck = "" if not run.stuck else FROZEN if frozen else PLATEAU
     evidence = (run.log_evidence, run.log_evidence_error)
     if finished:
-        saved.save_draws(0, run.chains)
-        saved.save_evidence({"log": evidence[0], "error": evidence[1], "ess": run.ess})
-    return NestedDraws(run.chains, run.ess, finished, evidence, run.evaluations, run.interrupted)
+        saved.save_draws(0, run.chains, {"log": evidence[0], "error": evidence[1], "ess": run.ess})
+    return NestedDraws(run.chains, run.ess, finished, evidence, run.evaluations, run.interrupted, stuck)
 
 
 def nested_verdict(drawn: NestedDraws, problem: Problem, failures: int, evaluations: int) -> Verdict:
@@ -70,7 +75,10 @@ def nested_verdict(drawn: NestedDraws, problem: Problem, failures: int, evaluati
     ess = np.minimum(numbers.ess_bulk, drawn.ess)
     numbers = Convergence(numbers.r_hat, ess, np.minimum(numbers.ess_tail, drawn.ess))
     findings = []
-    if drawn.interrupted or not drawn.finished:
+    if drawn.stuck:
+        remedy = "Look for what makes the likelihood flat there, or use another sampler."
+        findings.append(Finding("stuck", not drawn.finished, drawn.stuck, remedy))
+    elif drawn.interrupted or not drawn.finished:
         why = "interrupted" if drawn.interrupted else "budget"
         sentence = "Nested sampling ended before the live points had given up their share: the evidence is too low."
         findings.append(Finding(why, True, sentence, "Allow more minutes, or use fewer live_points."))

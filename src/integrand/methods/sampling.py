@@ -1,11 +1,12 @@
 """What every sampling method does alike: start chains, watch them, keep them on disk, and judge what they gave."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.infer.diagnostics import Verdict, convergence, verdict
+from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
 from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
 from integrand.infer.nuts import Chains, LogDensity, SampledRun, Watch, Watcher, sample_nuts
 from integrand.infer.optimise import maximise_lbfgs
@@ -17,7 +18,7 @@ from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.targets import Counter
 
 # Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
-_LEAST_TUNE = 300
+TRACED, _LEAST_TUNE = ("hmc", "mala", "metropolis", "slice"), 300
 
 
 class Density(NamedTuple):
@@ -40,12 +41,14 @@ class Sampling:
         self.settings, self.clock = problem.settings, problem.clock
         self.n_theta = problem.model.n_theta
         self.saved = Checkpoint(problem.run)
+        self.saved.refuse_another_kind(self.settings.sampler == "nested")
         self.history: list[BoundPoint] = []
         self.notes: list[str] = []
         self.target_accept = self.settings.target_accept
         self.max_depth = 8
         self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
         self.interrupted = False
+        self.findings: list[Finding] = []  # what else the verdict has to say
         self.judged: Verdict | None = None  # by a method that judges its draws in its own way
         self.evidence: tuple[float, float] | None = None
 
@@ -73,37 +76,40 @@ class Sampling:
     ) -> SampledRun:
         """One run of all chains with the method's own sampler, or that of the settings."""
         sampler, seed = self.settings.sampler, [self.settings.seed, *purpose]
-        common = {"tune": tune, "draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
+        common = {"draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
+        common |= {"tune": self.tuning(density, tune)}
         if density.own is not None:
             result = density.own(starts, whitening, **common)
             self.counter.gradients += result.evaluations
+            self.counter.failures += result.failures
             return result
-        if sampler in ("nuts", "nested"):  # nested sampling has no rounds of its own
+        if sampler not in TRACED:  # nested sampling has no rounds of its own
             common |= {"target_accept": self.target_accept, "max_depth": self.max_depth}
             return sample_nuts(density.at, starts, whitening, **common)
         from integrand.infer.samplers import sample_traced
 
         assert density.traced is not None  # `fit` refuses samplers that a method does not have
-        common["tune"] = max(tune, _LEAST_TUNE)
         common["target_accept"] = self.target_accept if sampler == "hmc" else None
         result = sample_traced(sampler, density.traced(), starts, whitening, **common)
         self.counter.gradients += result.evaluations
+        self.counter.failures += result.failures
         return result
 
     def final_draws(self, density: Density, whitening: Whitening, fallback: Chains | None = None) -> Chains | None:
         """Chains that go on until every hyperparameter has converged or the budget is used up."""
         self.enter("final")
-        if self.settings.sampler == "nested" and density.traced is not None:
-            return self._nested(density)
         chains, block = self.saved.draws(), self.saved.n_blocks
         if chains is None and self.over_time():
             return fallback
+        if self.settings.sampler == "nested" and density.traced is not None:
+            return self._nested(density)
         if chains is not None and chains.n_draws >= 2:
             n = len(whitening.centre)
             whitening = whitening_from_draws(chains.x[:, :, :n].reshape(-1, n), whitening)
             starts, tune = chains.x[:, -1], max(self.short_tune(), self.least_tune // 2)
         else:
             starts, tune = self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
+        tune = self.tuning(density, tune)
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
         if left <= 0 or (chains is not None and self.reached(chains)):
             return chains
@@ -121,6 +127,11 @@ class Sampling:
         self.saved.save_draws(block, result.chains)
         self.interrupted = result.interrupted
         return chains.then(result.chains) if chains else result.chains
+
+    def tuning(self, density: Density, tune: int) -> int:
+        """Tuning steps of the sampler that `run` will use."""
+        traced = density.own is None and self.settings.sampler in TRACED
+        return max(tune, _LEAST_TUNE) if traced else tune
 
     def _nested(self, density: Density) -> Chains:
         """Draws of equal weight from nested sampling, with their verdict and evidence."""
@@ -214,7 +225,7 @@ class Sampling:
     def verdict(self, chains: Chains) -> Verdict:
         """Judge the draws of φ."""
         reached = chains.n_draws >= 4 and self.reached(chains)
-        return verdict(
+        found = verdict(
             chains,
             self.problem.model.names,
             target_ess=self.settings.target_ess,
@@ -223,6 +234,7 @@ class Sampling:
             max_depth=self.max_depth,
             ended="interrupted" if self.interrupted else "" if reached else "budget",
         )
+        return replace(found, findings=(*found.findings, *self.findings))
 
     def tell(self, total: int) -> Watcher:
         """A watcher that reports, and ends a run whose time is up."""
