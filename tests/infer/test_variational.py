@@ -62,3 +62,32 @@ def test_a_step_into_nowhere_is_not_the_end():
 
     fitted = fit_gaussian(walled, Whitening(np.zeros(3), 10.0 * np.eye(3)), np.zeros(2))
     np.testing.assert_allclose(fitted.mean, MEAN, atol=1e-3)
+
+
+def test_what_was_cut_off_says_so_and_can_be_gone_on_with():
+    curved = Whitening(np.zeros(3), 10.0 * np.eye(3))
+    whole = fit_gaussian(gaussian, curved, np.zeros(2))
+    assert whole.converged
+    assert whole.ended == ""
+    short = fit_gaussian(gaussian, curved, np.zeros(2), max_steps=2)
+    assert not short.converged
+    assert "2 steps" in short.message
+    seen = []
+
+    def watch(unknowns, bound):
+        seen.append(bound)
+        return "enough" if len(seen) == 4 else ""
+
+    cut = fit_gaussian(gaussian, curved, np.zeros(2), watch=watch)
+    assert (cut.converged, cut.ended, len(seen)) == (False, "enough", 4)
+    assert seen == sorted(seen)
+
+    def press(unknowns, bound):
+        raise KeyboardInterrupt
+
+    assert fit_gaussian(gaussian, curved, np.zeros(2), watch=press).ended == "interrupted"
+    on = fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns)
+    np.testing.assert_allclose(on.mean, MEAN, atol=1e-4)
+    first = []
+    fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns, watch=lambda v, bound: first.append(bound) or "")
+    assert first[0] == pytest.approx(seen[-1])

@@ -1,4 +1,5 @@
 import logging
+import warnings
 from types import SimpleNamespace
 
 import jax
@@ -6,14 +7,17 @@ import numpy as np
 import pytest
 
 import integrand
-from integrand import RBF, InputError, Jitter, NumericalError
+from integrand import RBF, ConvergenceWarning, InputError, Jitter, NotConvergedError, NumericalError
+from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
+from integrand.infer.climb import Batches, Climb
 from integrand.likelihoods import Gaussian, Poisson
 from integrand.methods import svgp as module
+from integrand.methods.adam import decaying
 from integrand.methods.problem import Settings
-from integrand.methods.svgp import Batches, Climb, decaying
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.progress import Silent
+from integrand.targets import CollapsedTarget
 
 N, M = 40, 8
 
@@ -72,7 +76,8 @@ def test_with_every_row_inducing_it_is_the_exact_gp(data, monkeypatch, poor):
 
 def test_it_climbs_to_the_collapsed_optimum(data, fitted):
     ml2 = fit(data, method="ml2")
-    assert fitted.verdict is None
+    assert fitted.verdict.ok, str(fitted.verdict)
+    assert str(fitted.verdict) == "Optimised: the climb took 5000 steps."
     assert fitted.history[-1].bound == pytest.approx(ml2.history[-1].bound, abs=0.1)
     f, g = (p.predict(data[0], include_noise=True) for p in (ml2, fitted))
     np.testing.assert_allclose(g.mean, f.mean, atol=0.03)
@@ -89,6 +94,22 @@ def test_batches_lead_to_nearly_the_same(data, fitted):
     assert errors[-1] == 0.0  # on all rows
 
 
+def test_it_ends_with_the_best_q_for_its_theta_and_inducing_inputs(data):
+    """Long steps to the end: Adam's q(u) is behind θ and Z, and the bound with the best is the collapsed one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        posterior = fit(data, batch_size=10, steps=10, learning_rate=0.1)
+    short = next(note for note in posterior.notes if note.startswith("Adam's q(u) was "))
+    assert 0.01 <= float(short.split()[3]) < 20.0
+    rows = Dataset.of(posterior.scaler.transform_X(data[0]), posterior.scaler.transform_y(data[1]))
+    target = CollapsedTarget(posterior.model, rows, posterior.jitter)
+    collapsed = target.evaluate(posterior.optimum, posterior.conditional.Z).log_likelihood
+    assert posterior.history[-1].bound == pytest.approx(collapsed, abs=1e-6)
+    short = next(finding for finding in posterior.verdict.findings if finding.code == "short")
+    assert "gain" in short.sentence
+    assert not short.serious
+
+
 def test_counts_recover_their_rate():
     rng = np.random.default_rng(3)
     X, new = rng.uniform(-2.0, 2.0, (300, 1)), np.linspace(-1.8, 1.8, 30)[:, None]
@@ -97,7 +118,9 @@ def test_counts_recover_their_rate():
         return np.exp(1.0 + np.sin(2 * X[:, 0]))
 
     y = rng.poisson(rate(X)).astype(float)
-    posterior = fit((X, y), likelihood="poisson", batch_size=100, steps=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # 300 steps may be too few to be sure
+        posterior = fit((X, y), likelihood="poisson", batch_size=100, steps=300)
     p = posterior.predict(new, include_noise=True)
     np.testing.assert_allclose(p.mean, rate(new), rtol=0.3)
     assert np.all(p.variance > p.mean)  # the rate itself is not known for certain
@@ -151,14 +174,17 @@ def test_the_papers_schedule(data, monkeypatch, caplog):
     assert compiled(caplog)  # another program, and the listener hears of it
     assert "120 steps of Adam on batches of 10 rows." in posterior.notes
     assert posterior.history[-1].bound > posterior.history[0].bound + 10.0
+    assert any(note.startswith("q(u) is ") and "short of the best" in note for note in posterior.notes)
 
 
 # --- when it does not go well
 
 
 def test_failed_steps_are_taken_back_and_counted(data):
-    posterior = fit(data, learning_rate=300.0, steps=40)
+    with pytest.warns(ConvergenceWarning, match="failed numerically"):
+        posterior = fit(data, learning_rate=300.0, steps=40)
     assert posterior.counts["failures"] > 0
+    assert "rejections" in posterior.verdict.codes
     assert f"{posterior.counts['failures']} of them failed numerically and were taken back." in posterior.notes
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
 
@@ -176,7 +202,9 @@ def test_nothing_works_from_a_start_that_fails(data, monkeypatch):
 
 
 def test_interrupted(data, fitted):
-    posterior = fit(data, progress=Interrupting(after=3))
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        posterior = fit(data, progress=Interrupting(after=3))
+    assert "interrupted" in posterior.verdict.codes
     done = posterior.counts["gradients"]
     assert 1 < done < 5000
     assert "Adam ended before its 5000 steps: interrupted." in posterior.notes
@@ -185,9 +213,28 @@ def test_interrupted(data, fitted):
 
 
 def test_minutes(data):
-    posterior = fit(data, max_minutes=1e-6)
+    with pytest.raises(NotConvergedError, match="minutes used up"):
+        fit(data, max_minutes=1e-6, strict=True)
+    with pytest.warns(ConvergenceWarning, match="minutes used up"):
+        posterior = fit(data, max_minutes=1e-6)
+    assert "budget" in posterior.verdict.codes
     assert posterior.counts["gradients"] == 1
     assert "Adam ended before its 5000 steps: minutes used up." in posterior.notes
+
+
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(data, tmp_path):
+    options = {"batch_size": 10, "steps": 200}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = fit(data, **options)
+        cut = fit(data, progress=Interrupting(after=3), run_dir=tmp_path / "run", **options)
+        resumed = integrand.resume(tmp_path / "run")
+        again = integrand.resume(tmp_path / "run")  # there is nothing left to do
+    assert 1 < cut.counts["gradients"] < 1000 == resumed.counts["gradients"] == again.counts["gradients"]
+    for one in (resumed, again):
+        for a, b in zip(whole.conditional, one.conditional, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert [p.bound for p in one.history] == [p.bound for p in whole.history]
 
 
 def test_settings_are_checked():

@@ -1,9 +1,14 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 import integrand
-from integrand import ConvergenceWarning, Dataset, InputError
+from integrand import ConvergenceWarning, Dataset, InputError, NumericalError
+from integrand.methods import vi_uncollapsed as module
+from integrand.methods.draws_of_q import draws_of_q
+from integrand.methods.problem import Settings
 from integrand.methods.vi_uncollapsed import entropy, lower
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.precision import float64_scope
@@ -115,6 +120,44 @@ def test_interrupted(data):
         posterior = fit(data, progress=Interrupting())
     assert "interrupted" in posterior.verdict.codes
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+
+
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(data, fitted, tmp_path):
+    with pytest.warns(ConvergenceWarning, match="minutes used up"):
+        cut = fit(data, max_minutes=1e-6, run_dir=tmp_path / "run")
+    assert cut.counts["gradients"] == 4
+    resumed = integrand.resume(tmp_path / "run", max_minutes=None)
+    np.testing.assert_array_equal(resumed.chains.x, fitted.chains.x)
+    np.testing.assert_array_equal(resumed.conditional.S, fitted.conditional.S)
+
+
+def test_draws_that_fail_are_drawn_again_and_told(as_users_see_it):
+    settings = Settings(chains=2, predictive_draws=100)
+    problem = SimpleNamespace(settings=settings, rng=lambda purpose: np.random.default_rng(purpose))
+    centre, C = np.array([1.0, 2.0]), np.array([[0.5, 0.0], [0.2, 0.3]])
+    fine, none = draws_of_q(problem, centre, C, lambda phis: np.ones(len(phis), bool))
+    assert none == ()
+    chains, findings = draws_of_q(problem, centre, C, lambda phis: phis[:, 0] > 0.5)
+    bad = fine.x[:, :, 0] <= 0.5
+    assert 0 < bad.sum() < 50
+    assert np.all(chains.x[:, :, 0] > 0.5)
+    np.testing.assert_array_equal(chains.x[~bad], fine.x[~bad])
+    assert [f.code for f in findings] == ["rejections"]
+    assert findings[0].serious
+    assert f"{bad.sum()} of 100 draws" in findings[0].sentence
+    log_q = stats.multivariate_normal(centre, C @ C.T).logpdf(chains.x) + np.log(2 * np.pi)
+    np.testing.assert_allclose(chains.log_density, log_q, atol=1e-9)
+    with pytest.raises(NumericalError, match="no draw"):
+        draws_of_q(problem, centre, C, lambda phis: np.zeros(len(phis), bool))
+
+
+def test_a_q_that_reaches_where_nothing_is_finite_is_told(data, monkeypatch):
+    whole = module.lower
+    monkeypatch.setattr(module, "lower", lambda root, diagonal: 400.0 * whole(root, diagonal))
+    with pytest.warns(ConvergenceWarning, match="draws of q"):
+        posterior = fit(data, steps=20, jitter=integrand.Jitter(0.0, 0.0))
+    assert "rejections" in posterior.verdict.codes
+    assert np.all(np.isfinite(posterior.predict(data[0], include_noise=False).mean))
 
 
 def test_labels_recover_their_probability():

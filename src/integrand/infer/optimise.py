@@ -4,13 +4,15 @@ A point where the function is -inf or NaN (a failed factorisation) is a step tha
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
 
 Vector = Float[np.ndarray, " n"]
 ValueAndGradient = Callable[[Vector], tuple[float, Vector]]
+# watch(best point, value there) after each evaluation -> why to end now, or "".
+BestWatch = Callable[[Vector, float], str]
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,30 @@ class Optimum:
     converged: bool
     message: str
     history: tuple[float, ...] = field(repr=False)
+    ended: str = ""  # why a watcher ended it
+
+
+class _Ended(Exception):
+    """A watcher has seen enough."""
 
 
 class _Objective:
     """-f for a minimiser, with failures replaced by a finite penalty and the best point remembered."""
 
-    def __init__(self, f: ValueAndGradient, x: Vector):
-        self.f = f
+    def __init__(self, f: ValueAndGradient, x: Vector, watch: BestWatch | None = None):
+        self.f, self.watch = f, watch
         self.best_x, self.best = x, -np.inf
         self.evaluations = self.failures = 0
         self.history: list[float] = []
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
         value, gradient = self.f(x)
+        told = self._told(x, value, gradient)
+        if self.watch is not None and (why := self.watch(self.best_x, self.best)):
+            raise _Ended(why)
+        return told
+
+    def _told(self, x: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
         self.evaluations += 1
         if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             self.failures += 1
@@ -50,12 +63,34 @@ class _Objective:
 
 
 def maximise_lbfgs(
-    f: ValueAndGradient, x: Vector, *, max_steps: int = 1000, tolerance: float = 1e-9, memory: int = 20
+    f: ValueAndGradient,
+    x: Vector,
+    *,
+    max_steps: int = 1000,
+    tolerance: float = 1e-9,
+    memory: int = 20,
+    watch: BestWatch | None = None,
 ) -> Optimum:
-    """Climb f from x by L-BFGS until its relative gain in a step is below `tolerance`."""
+    """Climb f from x by L-BFGS until its relative gain in a step is below `tolerance`.
+
+    A run that is watched ends when the watcher says why, or at Ctrl-C, and gives the best point so far.
+    """
+    objective = _Objective(f, x, watch)
+    try:
+        steps, converged, message = _lbfgs(objective, max_steps, tolerance, memory)
+    except (_Ended, KeyboardInterrupt) as error:
+        if watch is None:
+            raise
+        why = str(error) if isinstance(error, _Ended) else "interrupted"
+        found = _optimum(objective, len(objective.history), False, f"ended after {objective.evaluations} steps: {why}")
+        return replace(found, ended=why)
+    return _optimum(objective, steps, converged, message)
+
+
+def _lbfgs(objective: _Objective, max_steps: int, tolerance: float, memory: int) -> tuple[int, bool, str]:
+    """Steps taken, whether they led to the end, and SciPy's message."""
     from scipy.optimize import minimize
 
-    objective = _Objective(f, x)
     steps, converged, message = 0, False, "no step was possible"
     for _ in range(6):  # a line search that a failure broke off starts again from the best point, without memory
         before = objective.best
@@ -71,11 +106,14 @@ def maximise_lbfgs(
         steps += int(result.nit)
         converged, message = bool(result.success), str(result.message)
         broken = objective.failures > failures or not (result.success or steps >= max_steps)
-        if steps >= max_steps or not broken or objective.best <= before + tolerance * abs(before):
+        if steps >= max_steps or not broken:
+            break
+        if objective.best <= before + tolerance * abs(before):
+            converged = True  # a search from here, without memory, gains nothing either
             break
     if steps >= max_steps and not converged:
         message = f"stopped after {max_steps} steps"
-    return _optimum(objective, steps, converged, message)
+    return steps, converged, message
 
 
 class Adam:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.stats import norm, qmc
 
 from integrand.infer.metric import Whitening
-from integrand.infer.optimise import maximise_lbfgs
+from integrand.infer.optimise import BestWatch, maximise_lbfgs
 
 # log density and gradients in x of each row, and the mean gradient in the nuisance: f(xs (S, P), nuisance (K,)).
 BatchedDensity = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -28,8 +28,10 @@ class GaussianFit(NamedTuple):
     elbo: float
     elbo_error: float
     pareto_k: float
-    history: tuple[float, ...]
     message: str
+    converged: bool
+    ended: str  # why the watcher ended the climb
+    unknowns: Float[np.ndarray, " n"]  # where the climb ended; another may go on from there
 
 
 def white_draws(n: int, dimension: int, seed: int) -> Float[np.ndarray, "n P"]:
@@ -49,6 +51,8 @@ def fit_gaussian(
     diagonal: bool = False,
     max_steps: int = 200,
     seed: int = 0,
+    first: Float[np.ndarray, " n"] | None = None,
+    watch: BestWatch | None = None,
 ) -> GaussianFit:
     """Climb the bound E_q log p(x, nuisance) + H[q] from q = N(centre, factor factorᵀ) of the whitening.
 
@@ -57,7 +61,12 @@ def fit_gaussian(
     whitening
         Coordinates η with x = centre + factor η in which q is written as N(μ, T Tᵀ), T lower triangular.
     diagonal
-        q has independent coordinates of x: the whitening's factor is replaced by its marginal scales.
+        q has independent coordinates of x: the whitening's factor is replaced by its conditional scales,
+        1 / √(Σ⁻¹)ᵢᵢ, which are those of the best such q where the density is a Gaussian.
+    first
+        Unknowns of an earlier climb to go on from.
+    watch
+        Sees the best unknowns and the bound there after each evaluation, and may say why to end (`maximise_lbfgs`).
     """
     n = len(whitening.centre)
     if diagonal:
@@ -84,12 +93,14 @@ def fit_gaussian(
         entropy = float(np.sum(np.log(np.diagonal(T)))) + _entropy_offset(whitening)
         return float(np.mean(values)) + entropy, np.concatenate([g.mean(axis=0), dT, d_extra])
 
-    first = np.concatenate([np.zeros(n + len(lower[0])), nuisance])
-    optimum = maximise_lbfgs(objective, first, max_steps=max_steps)
+    if first is None:
+        first = np.concatenate([np.zeros(n + len(lower[0])), nuisance])
+    optimum = maximise_lbfgs(objective, first, max_steps=max_steps, watch=watch)
     mu, T, nuisance = unpack(optimum.x)
     factor = whitening.factor @ T
     elbo, error, k = _judge(density, whitening.to_x(mu), factor, nuisance, seed)
-    return GaussianFit(whitening.to_x(mu), factor, nuisance, elbo, error, k, optimum.history, optimum.message)
+    how = (optimum.message, optimum.converged, optimum.ended, optimum.x)
+    return GaussianFit(whitening.to_x(mu), factor, nuisance, elbo, error, k, *how)
 
 
 def _entropy_offset(whitening: Whitening) -> float:

@@ -12,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from integrand.infer.diagnostics import Finding, Verdict, convergence, e_bfmi
+from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.infer.variational import GaussianFit, fit_gaussian
+from integrand.methods import watch
+from integrand.methods.draws_of_q import draws_of_q
 from integrand.methods.gpr_hmc import most_factors
 from integrand.methods.optimised import exact_warm_start, warm_start
 from integrand.methods.problem import Problem
@@ -25,6 +28,8 @@ from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, density
 
 # Beyond this the importance ratios have no reliable mean: q misses much of the posterior (Vehtari et al. 2024).
 LARGEST_PARETO_K = 0.7
+# Name of the best q so far in a run directory.
+STATE = "gaussian"
 
 
 def vi_collapsed(problem: Problem) -> Posterior:
@@ -63,29 +68,76 @@ def gpr_vi(problem: Problem) -> Posterior:
 def _fit(
     problem: Problem, sampling: Sampling, evaluate: Callable, phi: np.ndarray, nuisance: np.ndarray
 ) -> tuple[GaussianFit, Chains]:
-    """Laplace first, then q; draws of q are independent, and are shared out among chains."""
-    settings, model = problem.settings, problem.model
+    """Laplace first, then q, and its draws. The best q so far is in the run directory, if there is one."""
+    settings, model, saved = problem.settings, problem.model, sampling.saved
+    kept = saved.state(STATE)
     sampling.enter("metric")
-    at_start = Density(lambda x: density(evaluate(x, nuisance)))
-    whitening = sampling.metric(at_start, (phi, model.start()))
+    if kept is None:
+        at_start = Density(lambda x: density(evaluate(x, nuisance)))
+        whitening = sampling.metric(at_start, (phi, model.start()))
+    else:
+        whitening = Whitening(kept["centre"], kept["factor"])
     sampling.enter("optimise")
 
-    def batch(phis: np.ndarray, nuisance: np.ndarray):
+    def each(phis: np.ndarray, nuisance: np.ndarray) -> list[Evaluation]:
         with ThreadPoolExecutor(sampling.parallel) as pool:
-            found = list(pool.map(lambda phi: evaluate(phi, nuisance), phis))
+            return list(pool.map(lambda phi: evaluate(phi, nuisance), phis))
+
+    def batch(phis: np.ndarray, nuisance: np.ndarray):
+        found = each(phis, nuisance)
         values, gradients = np.array([e.log_density for e in found]), np.array([e.gradient for e in found])
         return values, gradients, np.mean([e.dZ.ravel() for e in found], axis=0)
 
-    fitted = fit_gaussian(batch, whitening, nuisance, diagonal=settings.vi_covariance == "diagonal", seed=settings.seed)
-    for step, value in enumerate(fitted.history):
-        sampling.note_bound("optimise", step, value)
-    each = max(settings.predictive_draws // settings.chains, 4)
-    white = problem.rng(6).standard_normal((settings.chains, each, model.n_theta))
-    x = fitted.mean + white @ fitted.factor.T
-    log_q = -0.5 * np.sum(white**2, axis=2) - np.linalg.slogdet(fitted.factor)[1]
-    zero = np.zeros(log_q.shape)
-    chains = Chains(x, log_q, -log_q, zero + 1.0, zero.astype(int), zero.astype(int), zero.astype(bool), zero)
+    watching = _Watch(sampling, whitening)
+    diagonal = settings.vi_covariance == "diagonal"
+    first = None if kept is None else kept["unknowns"]
+    if first is not None and len(first) != _n_unknowns(model.n_theta, len(nuisance), diagonal):
+        first = None  # of a q with another covariance
+    fitted = fit_gaussian(
+        batch,
+        whitening,
+        nuisance,
+        diagonal=diagonal,
+        max_steps=settings.steps,
+        seed=settings.seed,
+        first=first,
+        watch=watching,
+    )
+    watching.save(fitted.unknowns)
+
+    def works(phis: np.ndarray) -> np.ndarray:
+        return np.isfinite([e.log_density for e in each(phis, fitted.nuisance)])
+
+    chains, findings = draws_of_q(problem, fitted.mean, fitted.factor, works)
+    sampling.findings += findings
     return fitted, chains
+
+
+def _n_unknowns(n: int, n_nuisance: int, diagonal: bool) -> int:
+    return n + (n if diagonal else n * (n + 1) // 2) + n_nuisance
+
+
+class _Watch:
+    """Sees every evaluation of the bound: notes it, keeps the best unknowns on disk, ends the climb in time."""
+
+    def __init__(self, sampling: Sampling, whitening: Whitening):
+        self.sampling, self.whitening = sampling, whitening
+        self.step, self.saved_at = 0, sampling.clock.elapsed
+
+    def __call__(self, unknowns: np.ndarray, bound: float) -> str:
+        sampling, settings = self.sampling, self.sampling.settings
+        if np.isfinite(bound):
+            sampling.note_bound("optimise", self.step, bound)
+        self.step += 1
+        sampling.problem.progress.update(self.step, max(settings.steps, self.step), f"bound {bound:.2f}")
+        if sampling.clock.elapsed - self.saved_at > watch.SAVE_SECONDS:
+            self.save(unknowns)
+            self.saved_at = sampling.clock.elapsed
+        return "minutes used up" if sampling.over_time() else ""
+
+    def save(self, unknowns: np.ndarray) -> None:
+        """Keep the unknowns with the coordinates that they are in."""
+        self.sampling.saved.save_state(STATE, {"unknowns": unknowns, **self.whitening._asdict()})
 
 
 def _posterior(
@@ -105,7 +157,7 @@ def _posterior(
         fitted.message.capitalize() + ".",
     ]
     sampling.judged = Verdict(
-        _findings(fitted.pareto_k),
+        (*_findings(fitted), *sampling.findings),
         convergence(chains.x),
         tuple(problem.model.names),
         0,
@@ -116,15 +168,20 @@ def _posterior(
     return sampling.posterior(method, chains, conditional, optimum, path)
 
 
-def _findings(pareto_k: float) -> tuple[Finding, ...]:
-    if pareto_k <= LARGEST_PARETO_K:
-        return ()
-    return (
-        Finding(
-            "pareto-k",
-            True,
-            f"A Gaussian does not fit the posterior of the hyperparameters (Pareto k {pareto_k:.2f}, above "
-            f"{LARGEST_PARETO_K}): its tails, and so the intervals, are not to be trusted.",
-            "Use sgpr-hmc (or gpr-hmc), which draws from the posterior itself.",
-        ),
-    )
+def _findings(fitted: GaussianFit) -> list[Finding]:
+    found = []
+    if fitted.ended:
+        code = "interrupted" if fitted.ended == "interrupted" else "budget"
+        sentence = f"L-BFGS ended before q was the best Gaussian: {fitted.ended}."
+        found.append(Finding(code, True, sentence, "Resume the run, or fit again, with more time if need be."))
+    elif not fitted.converged:
+        sentence = f"L-BFGS ended before q was the best Gaussian: {fitted.message}."
+        found.append(Finding("not-converged", True, sentence, "Allow more steps."))
+    if not fitted.pareto_k <= LARGEST_PARETO_K:
+        sentence = (
+            f"A Gaussian does not fit the posterior of the hyperparameters (Pareto k {fitted.pareto_k:.2f}, above "
+            f"{LARGEST_PARETO_K}): its tails, and so the intervals, are not to be trusted."
+        )
+        remedy = "Use sgpr-hmc (or gpr-hmc), which draws from the posterior itself."
+        found.append(Finding("pareto-k", True, sentence, remedy))
+    return found

@@ -19,12 +19,13 @@ import numpy as np
 from integrand.bounds.uncollapsed import FactoredGaussian, batch_log_likelihood, kl_from_prior, uncollapsed_bound
 from integrand.data.dataset import Dataset
 from integrand.errors import NumericalError
-from integrand.infer.diagnostics import REJECTION_LIMIT, Finding, Verdict, convergence, e_bfmi
-from integrand.infer.nuts import Chains
+from integrand.infer.climb import Batches
+from integrand.infer.diagnostics import Verdict, convergence, e_bfmi
 from integrand.linalg import Jitter
+from integrand.methods.adam import NOT_FINITE, bound_history, climbed, decaying, starting_unknowns
+from integrand.methods.draws_of_q import draws_of_q
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Sampling
-from integrand.methods.svgp import NOT_FINITE, Batches, Climb, climb, decaying, starting_unknowns
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import BoundPoint, Posterior
@@ -90,6 +91,16 @@ def _judged(x: Unknowns, white: Any, C: Any, data: Dataset, model: Model, jitter
     return jax.lax.map(at, white) + entropy(x.root) + 0.5 * (jnp.sum(white**2, axis=1) - white.shape[1])
 
 
+def _first_row(x: Unknowns, phis: Any, row: Any, model: Model, jitter: Jitter) -> Any:
+    """What one row adds to the bound at each φ: finite where Kmm can be factored."""
+
+    def at(phi: Any) -> Any:
+        gp = model.gp(model.theta(phi))
+        return batch_log_likelihood(model.likelihood, gp, x.Z, x.q, row[0], row[1], 1, jitter)
+
+    return jax.lax.map(at, phis)
+
+
 def vi_uncollapsed(problem: Problem) -> Posterior:
     """Climb from the start of `svgp` and a narrow q(φ) around it."""
     settings, n = problem.settings, problem.model.n_theta
@@ -104,7 +115,7 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
     def white_pairs(count: int) -> np.ndarray:
         return rng.standard_normal((count, PAIRS, n))
 
-    found = climb(problem, objective, x, batches, decaying(problem), white_pairs)
+    found = climbed(problem, objective, x, batches, decaying(problem), white_pairs)
     with float64_scope():
         C = np.asarray(lower(jnp.asarray(found.x.root), settings.vi_covariance == "diagonal"))
         judge = compiled(_judged, ("model", "jitter"), 0)
@@ -119,42 +130,28 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
     sampling.counter.gradients, sampling.counter.failures = 2 * PAIRS * len(found.values), found.failures
     sampling.notes += [f"Z started from {name}.", *found.notes(batches)]
     sampling.notes.append(f"The bound E_q log p(y, φ) + H[q] - KL on all rows is {bound:.2f} ± {error:.2f} nats.")
-    sampling.history += found.history(sampling.clock.elapsed)
+    sampling.history += bound_history(problem, found)
     sampling.history.append(BoundPoint("optimise", len(found.values), sampling.clock.elapsed, bound, error))
     sampling.enter("conditional")
-    chains = _draws(problem, found.x.centre, C)
+
+    def works(phis: np.ndarray) -> np.ndarray:
+        with float64_scope():
+            first = tuple(a[:1] for a in problem.data.arrays())
+            program = compiled(_first_row, ("model", "jitter"), 0)
+            return np.isfinite(program(found.x, phis, first, model=problem.model, jitter=problem.jitter))
+
+    chains, failing = draws_of_q(problem, found.x.centre, C, works)
     drawn = sampling.thinned(chains)
     conditional = VariationalConditional(drawn, found.x.Z, *(np.repeat(a[None], len(drawn), 0) for a in found.x.q))
-    sampling.judged = _verdict(problem, found, chains)
+    # Draws of q are independent: what can go wrong is the climb to q, and that q reaches where nothing is finite.
+    sampling.judged = Verdict(
+        (*found.findings(), *failing),
+        convergence(chains.x),
+        tuple(problem.model.names),
+        0,
+        e_bfmi(chains.energy),
+        found.failures,
+        sampling.counter.gradients,
+    )
     path = np.array([start.Z, found.x.Z])
     return sampling.posterior("vi-uncollapsed", chains, conditional, found.x.centre, path)
-
-
-def _draws(problem: Problem, centre: np.ndarray, C: np.ndarray) -> Chains:
-    """Draws of q(φ): independent, and shared out among chains."""
-    settings = problem.settings
-    each = max(settings.predictive_draws // settings.chains, 4)
-    white = problem.rng(6).standard_normal((settings.chains, each, len(centre)))
-    log_q = -0.5 * np.sum(white**2, axis=2) - np.sum(np.log(np.diagonal(C)))
-    zero = np.zeros(log_q.shape)
-    none, no = zero.astype(int), zero.astype(bool)
-    return Chains(centre + white @ C.T, log_q, -log_q, zero + 1.0, none, none, no, zero)
-
-
-def _verdict(problem: Problem, found: Climb, chains: Chains) -> Verdict:
-    """Draws of q are independent; what can go wrong is the climb to q."""
-    findings, taken = [], len(found.values)
-    if found.climbing:
-        findings.append(Finding("not-converged", True, found.climbing, "Allow more steps, or larger batches."))
-    if found.ended:
-        stopped = f"Adam ended after {taken} of {len(found.rates)} steps: {found.ended}."
-        interrupted = found.ended == "interrupted"
-        findings.append(
-            Finding("interrupted" if interrupted else "budget", True, stopped, "Fit again, with more time if need be.")
-        )
-    if found.failures > REJECTION_LIMIT * taken:
-        failed = f"{found.failures} of {taken} steps failed numerically and were taken back."
-        findings.append(Finding("rejections", True, failed, "Use fewer inducing points or a larger jitter."))
-    names, numbers = tuple(problem.model.names), convergence(chains.x)
-    energies = e_bfmi(chains.energy)
-    return Verdict(tuple(findings), numbers, names, 0, energies, found.failures, 2 * PAIRS * taken)

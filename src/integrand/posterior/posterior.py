@@ -45,7 +45,7 @@ class Posterior:
     jitter: Jitter
     chains: Chains  # x is φ
     conditional: Conditional
-    verdict: Verdict | None  # None for methods that do not sample
+    verdict: Verdict | None  # None for methods that climb with L-BFGS to one point
     optimum: Float[np.ndarray, " P"]  # the ML-II point (for `map` methods: the MAP point)
     history: tuple[BoundPoint, ...] = ()
     Z_path: Float[np.ndarray, "R M D"] | None = None  # inducing inputs after the warm start and after each round

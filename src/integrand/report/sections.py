@@ -44,13 +44,16 @@ class Subject(NamedTuple):
 
 def _verdict(s: Subject) -> Section:
     judged = s.posterior.verdict
-    if judged is None:
+    if judged is None or not judged.sampled:
         word, kind = "• Optimised, not sampled", "plain"
         lines = [
             "This method returns one value for each hyperparameter. There are no chains to judge, and the predictive "
             "intervals leave out the uncertainty about the hyperparameters: they may be too narrow."
         ]
         remedies = ["Fit with method sgpr-hmc to integrate over the hyperparameters, and compare."]
+        if judged is not None:
+            remedies = [*(f"{f.sentence} {f.remedy}".rstrip() for f in judged.findings), *remedies]
+            word, kind = (word, kind) if judged.ok else ("✕ Not to be trusted yet", "bad")
     else:
         word, kind = ("✓ Converged", "good") if judged.ok else ("✕ Not to be trusted yet", "bad")
         if judged.ok and judged.findings:
