@@ -42,7 +42,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
     mean
         Level of the latent function: a number or a prior.
     sampler : str
-        Of `joint-hmc`: `nuts`, `hmc` or `sghmc`.
+        Of `joint-hmc`: `default` (`nuts`), `nuts`, `hmc` or `sghmc`.
     chains, target_ess, max_draws, max_minutes, target_accept, steps, settings, strict, progress, random_state, run_dir
         As in `SparseGPRegressor`.
 
@@ -62,7 +62,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         link: str = "probit",
         priors: str = DEFAULT,
         mean: Any = 0.0,
-        sampler: str = "nuts",
+        sampler: str = "default",
         chains: int = 4,
         target_ess: float = 400.0,
         max_draws: int = 5_000,

@@ -35,7 +35,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
         `poisson`. For classes use `SparseGPClassifier`.
     sampler : str
-        Of the hyperparameters: `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
+        Of the hyperparameters: `default` (the method's),
+        `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function: a number or a prior.
     chains, target_ess, max_draws, max_minutes, target_accept
@@ -79,7 +80,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         noise: Any = None,
         mean: Any = 0.0,
         likelihood: Any = "gaussian",
-        sampler: str = "nuts",
+        sampler: str = "default",
         chains: int = 4,
         target_ess: float = 400.0,
         max_draws: int = 5_000,

@@ -51,7 +51,7 @@ def fit(
     target: Target,
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
     method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
-    sampler: Annotated[str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc")] = "nuts",
+    sampler: Annotated[str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc")] = "default",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
     priors: Annotated[str, typer.Option(help="paper, scaled or pooled")] = DEFAULT,

@@ -21,7 +21,7 @@ from integrand.precision import float64_scope
 from integrand.progress import Clock, Progress, Silent
 from integrand.targets import CollapsedTarget
 
-SAMPLERS = ("nuts", "hmc", "mala", "metropolis", "slice", "nested", "sghmc")
+SAMPLERS = ("default", "nuts", "hmc", "mala", "metropolis", "slice", "nested", "sghmc")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
     restarts: int = 1
     max_rounds: int = 5
     schedule: str = "default"  # or "paper"
-    sampler: str = "nuts"  # of θ; one of SAMPLERS
+    sampler: str = "default"  # of θ: the method's own, NUTS for most; or one of SAMPLERS
     vi_covariance: str = "full"  # or "diagonal": of the Gaussian q(θ) of variational methods
     importance_draws: int = 64  # of f, for each estimate of p(y | θ) in `pseudo-marginal`
     batch_size: int = 200  # rows of a step, for methods that climb on batches
@@ -84,6 +84,16 @@ class Settings:
             raise InputError(f"{name} must be {limits}")
 
 
+def refuse_many_rows(n_rows: int, settings: Settings) -> None:
+    """Exact methods take N³ time and N² memory: no more rows than the user allows."""
+    most = settings.max_exact_rows
+    if n_rows > most:
+        raise InputError(
+            f"an exact GP factors a matrix with {n_rows} rows at every step (limit {most}): use a sparse method such "
+            "as ml2 or sgpr-hmc, or raise max_exact_rows"
+        )
+
+
 @dataclass(frozen=True)
 class Problem:
     """Standardised data, the model, and where progress and state go."""
@@ -99,13 +109,8 @@ class Problem:
     Z: Float[np.ndarray, "M D"] | None = None  # inducing inputs to start from, standardised
 
     def refuse_many_rows(self) -> None:
-        """Exact methods take N³ time and N² memory: no more rows than the user allows."""
-        most = self.settings.max_exact_rows
-        if self.data.n_rows > most:
-            raise InputError(
-                f"an exact GP factors a matrix with {self.data.n_rows} rows at every step (limit {most}): use a sparse "
-                "method such as ml2 or sgpr-hmc, or raise max_exact_rows"
-            )
+        """No more rows than the user allows for exact methods."""
+        refuse_many_rows(self.data.n_rows, self.settings)
 
     def rng(self, purpose: int) -> np.random.Generator:
         """A generator for one purpose, so that what one phase draws does not depend on another."""

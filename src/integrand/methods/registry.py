@@ -78,7 +78,7 @@ def fit(
         raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
     chosen, observed = _settings(settings), _likelihood(likelihood)
     observed.check_y(y)
-    METHODS[method].check(method, chosen, observed)
+    METHODS[method].check(method, chosen, observed, len(y), run_dir is not None)
     scaler = Standardiser.fit(X, y) if scaler is None else scaler
     if not observed.standardises_y:
         scaler = dataclasses.replace(scaler, y_mean=0.0, y_sd=1.0)
@@ -119,7 +119,7 @@ def resume(
     try:
         recipe = _Recipe.load(run)
         recipe = dataclasses.replace(recipe, settings=_settings(dataclasses.asdict(recipe.settings) | changes))
-        METHODS[recipe.method].check(recipe.method, recipe.settings, recipe.model.likelihood)
+        METHODS[recipe.method].check(recipe.method, recipe.settings, recipe.model.likelihood, len(recipe.y), True)
     except BaseException:
         run.close()
         raise

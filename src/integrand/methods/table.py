@@ -7,7 +7,7 @@ from typing import Any
 
 from integrand.errors import InputError
 from integrand.likelihoods import Gaussian, Likelihood
-from integrand.methods.problem import Problem, Settings
+from integrand.methods.problem import Problem, Settings, refuse_many_rows
 from integrand.posterior.posterior import Posterior
 
 THETA_SAMPLERS = ("nuts", "hmc", "mala", "metropolis", "slice", "nested")
@@ -23,24 +23,47 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     draws: bool = False  # θ is drawn, so there must be something to draw
     any_likelihood: bool = False  # not only Gaussian noise
-    samplers: tuple[str, ...] = ("nuts",)
+    samplers: tuple[str, ...] = ()  # that may be chosen, the default first
     own_sampler: bool = False  # part of the method: the setting stays at its default
     sparse: bool = True  # has inducing points
+    paper: bool = False  # has the schedule of the paper's runs
 
-    def check(self, name: str, settings: Settings, likelihood: Likelihood) -> None:
-        """Refuse what this method cannot do, and say which can."""
-        if self.own_sampler and settings.sampler != Settings.sampler:
-            raise InputError(f"{name} has a sampler of its own: leave `sampler` out (it is {settings.sampler!r})")
-        # A method with one sampler uses that, and the setting's default says nothing against it.
-        allowed = self.samplers if len(self.samplers) > 1 else (*self.samplers, Settings.sampler)
-        if self.draws and settings.sampler not in allowed:
-            raise InputError(
-                f"{name} has no sampler {settings.sampler!r}: it has {', '.join(self.samplers)}"
-                + (" (`joint-hmc` and `bsgp` have sghmc)" if settings.sampler == "sghmc" else "")
-            )
+    def check(
+        self, name: str, settings: Settings, likelihood: Likelihood, n_rows: int = 0, on_disk: bool = False
+    ) -> None:
+        """Refuse what this method cannot do with so many rows, or in a run directory, and say which can."""
+        self._check_sampler(name, settings.sampler)
+        if settings.schedule == "paper":
+            self._check_paper(name, settings, on_disk)
+        if not self.sparse:
+            refuse_many_rows(n_rows, settings)
         if not self.any_likelihood and not isinstance(likelihood, Gaussian):
             others = ", ".join(other for other, method in METHODS.items() if method.any_likelihood)
             raise InputError(f"{name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+
+    def _check_sampler(self, name: str, sampler: str) -> None:
+        if sampler == Settings.sampler or sampler in self.samplers:
+            return
+        if self.own_sampler:
+            raise InputError(f"{name} has a sampler of its own: leave `sampler` out (it is {sampler!r})")
+        has = (
+            f"it has {', '.join(self.samplers)}" if self.samplers else "it is not drawn by chains, leave `sampler` out"
+        )
+        raise InputError(
+            f"{name} has no sampler {sampler!r}: {has}"
+            + (" (`joint-hmc` and `bsgp` have sghmc)" if sampler == "sghmc" else "")
+        )
+
+    def _check_paper(self, name: str, settings: Settings, on_disk: bool) -> None:
+        if not self.paper:
+            others = ", ".join(other for other, method in METHODS.items() if method.paper)
+            raise InputError(f"the paper has no schedule for {name}: leave `schedule` out ({others} have one)")
+        if settings.sampler != Settings.sampler:
+            raise InputError("the paper's schedule has a sampler of its own: leave `sampler` or `schedule` out")
+        if on_disk and self.draws:
+            raise InputError(
+                "the paper's schedule keeps no state on disk: leave run_dir out, or use the default schedule"
+            )
 
     def fit(self, problem: Problem) -> Posterior:
         """Run the method."""
@@ -49,7 +72,7 @@ class Method:
 
 
 METHODS: Mapping[str, Method] = {
-    "ml2": Method("SGPR: θ and Z maximise the bound", "optimised", "fit_sparse", {"with_prior": False}),
+    "ml2": Method("SGPR: θ and Z maximise the bound", "optimised", "fit_sparse", {"with_prior": False}, paper=True),
     "map": Method("θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}),
     "sgpr-hmc": Method(
         "Algorithm 1: θ drawn from p(θ) exp L(θ, Z), Z moved along the mean of ∂L/∂Z",
@@ -57,6 +80,7 @@ METHODS: Mapping[str, Method] = {
         "fit",
         draws=True,
         samplers=THETA_SAMPLERS,
+        paper=True,
     ),
     "sgpr-hmc-fixed-z": Method(
         "θ drawn from p(θ) exp L(θ, Z), Z stays where it starts",
@@ -105,6 +129,7 @@ METHODS: Mapping[str, Method] = {
         draws=True,
         any_likelihood=True,
         samplers=("nuts", "hmc", "sghmc"),
+        paper=True,
     ),
     "bsgp": Method(
         "θ, u and Z drawn together from batches of rows",
@@ -114,8 +139,10 @@ METHODS: Mapping[str, Method] = {
         any_likelihood=True,
         samplers=("sghmc",),
     ),
-    "fbgp": Method("θ and Z drawn together, with the collapsed bound", "fbgp", "fbgp", draws=True),
-    "svgp": Method("θ, Z and a Gaussian q(u) maximise the uncollapsed bound", "svgp", "svgp", any_likelihood=True),
+    "fbgp": Method("θ and Z drawn together, with the collapsed bound", "fbgp", "fbgp", draws=True, samplers=("nuts",)),
+    "svgp": Method(
+        "θ, Z and a Gaussian q(u) maximise the uncollapsed bound", "svgp", "svgp", any_likelihood=True, paper=True
+    ),
     "vi-uncollapsed": Method(
         "Gaussian q(θ) and q(u), Z optimised, by batches",
         "vi_uncollapsed",
