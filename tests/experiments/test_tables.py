@@ -69,7 +69,9 @@ def test_paired_differences_see_what_the_spread_hides(store):
     difference, error = (float(x) for x in rows["yacht", "SGPR + HMC"][2].split(" ± "))
     assert difference == pytest.approx(-0.1, abs=0.005)
     assert error < 0.005
-    assert spread_table(results, ["SGPR", "SGPR + HMC"])[0].rows[0][2] == f"{np.std([0.4, 0.41, 0.42, 0.43], ddof=1):.3f}"
+    assert (
+        spread_table(results, ["SGPR", "SGPR + HMC"])[0].rows[0][2] == f"{np.std([0.4, 0.41, 0.42, 0.43], ddof=1):.3f}"
+    )
 
 
 def test_runtime_in_ratios(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 from integrand.cli.output import emit
 from integrand.errors import InputError
 from integrand.experiments.collect import collect
-from integrand.experiments.runner import arm_names, named_arm, run_suite, say
+from integrand.experiments.runner import Plan, arm_names, named_arm, run_plan, say
 from integrand.experiments.store import Store
 from integrand.experiments.suites import PROTOCOLS, SUITES, chosen, split_numbers
 
@@ -38,22 +38,20 @@ def run(
         raise InputError(f"--jobs must be at least 1, not {jobs}")
     chosen_suite = SUITES[suite]
     arms = arm_names(chosen_suite, protocol)
-    wanted = tuple(
-        named_arm(chosen_suite, name.strip()) for name in methods.split(";" if ";" in methods else ",") if name.strip()
-    )
+    wanted = tuple(named_arm(chosen_suite, name.strip()) for name in methods.split(",") if name.strip())
     for name in wanted:
         if name not in arms:
             raise InputError(f"{name} has no schedule of the paper to follow: leave --protocol out")
-    missing = run_suite(
+    plan = Plan(
         suite,
-        out,
-        protocol=protocol,
-        datasets=chosen(datasets, chosen_suite.datasets, "data set"),
-        arms=wanted or arms,
-        splits=chosen_suite.splits if splits is None else split_numbers(splits),
-        data_dir=None if data_dir is None else str(data_dir),
-        jobs=jobs,
+        protocol,
+        chosen(datasets, chosen_suite.datasets, "data set"),
+        wanted or arms,
+        chosen_suite.splits if splits is None else split_numbers(splits),
+        str(out),
+        None if data_dir is None else str(data_dir),
     )
+    missing = run_plan(plan, jobs)
     say(f"{suite}: {'all results are there' if not missing else f'{missing} tasks have no result yet'} ({out})")
     return missing
 

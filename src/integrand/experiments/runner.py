@@ -1,17 +1,21 @@
 """Run the tasks of a suite: skip what is done, share the rest between processes, keep every result at once."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from integrand.data.sources import load
 from integrand.errors import InputError, IntegrandError
 from integrand.experiments.store import Store, Task
 from integrand.experiments.suites import SUITES, Arm, Suite, protocol_arm
+
+_CORES = "INTEGRAND_CORES"  # environment variable: the cores that a worker keeps to
 
 
 def tasks_of(
@@ -37,9 +41,9 @@ def arm_names(suite: Suite, protocol: str) -> tuple[str, ...]:
 
 
 def named_arm(suite: Suite, wanted: str) -> str:
-    """An arm by its name or by that of its method."""
+    """An arm by the name of its method or, where several share one, by its key."""
     for arm in suite.arms:
-        if wanted in (arm.name, arm.key) or (wanted == arm.method and _only(suite, arm)):
+        if wanted == arm.key or (wanted == arm.method and _only(suite, arm)):
             return arm.name
     raise InputError(
         f"there is no arm {wanted!r} in {suite.name}: choose from "
@@ -78,48 +82,50 @@ def work_through(tasks: Sequence[Task], store: Store, data_dir: str | None) -> N
             say(f"[{i + 1}/{len(tasks)}] {task}: {numbers or 'done'} ({time.perf_counter() - began:.0f} s)")
 
 
-def run_suite(
-    name: str,
-    out: Path,
-    *,
-    protocol: str,
-    datasets: Sequence[str],
-    arms: Sequence[str],
-    splits: Sequence[int],
-    data_dir: str | None,
-    jobs: int,
-) -> int:
-    """Run a suite with so many processes, each on its share of the cores; the number of tasks without a result."""
-    suite = SUITES[name]
+@dataclass(frozen=True)
+class Plan:
+    """What of a suite is to be run, and where results and data are."""
+
+    suite: str
+    protocol: str
+    datasets: tuple[str, ...]
+    arms: tuple[str, ...]
+    splits: tuple[int, ...]
+    out: str
+    data_dir: str | None = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All of its tasks, done or not."""
+        return tasks_of(SUITES[self.suite], self.protocol, self.datasets, self.arms, self.splits)
+
+    @property
+    def store(self) -> Store:
+        """Where its results go."""
+        return Store(Path(self.out))
+
+    def command(self) -> list[str]:
+        """How to work through it in a process of its own."""
+        return [sys.executable, "-m", "integrand.experiments.runner", json.dumps(asdict(self))]
+
+
+def run_plan(plan: Plan, jobs: int) -> int:
+    """Run with so many processes, each on its share of the cores; the number of tasks without a result."""
+    suite, tasks, store = SUITES[plan.suite], plan.tasks, plan.store
     if suite.kind == "regression":
-        for dataset in datasets:
-            load(dataset, data_dir)  # what is missing is said before anything is run
-    tasks, store = tasks_of(suite, protocol, datasets, arms, splits), Store(out)
+        for dataset in plan.datasets:
+            load(dataset, plan.data_dir)  # what is missing is said before anything is run
     left = [task for task in tasks if not store.done(task)]
-    say(f"{name}: {len(tasks)} tasks, {len(tasks) - len(left)} done before")
+    say(f"{plan.suite}: {len(tasks)} tasks, {len(tasks) - len(left)} done before")
     if suite.fresh:
         for task in left:
-            command = _command(name, out, protocol, data_dir, [task.dataset], [task.arm.name], [task.split])
-            subprocess.run(command, check=False)
+            one = replace(plan, datasets=(task.dataset,), arms=(task.arm.name,), splits=(task.split,))
+            subprocess.run(one.command(), check=False)
     elif jobs == 1 or len(left) < 2:
-        work_through(left, store, data_dir)
+        work_through(left, store, plan.data_dir)
     else:
-        _side_by_side(_command(name, out, protocol, data_dir, datasets, arms, splits), jobs)
+        _side_by_side(plan.command(), jobs)
     return sum(not store.done(task) for task in tasks)
-
-
-def _command(
-    name: str,
-    out: Path,
-    protocol: str,
-    data_dir: str | None,
-    datasets: Sequence[str],
-    arms: Sequence[str],
-    splits: Sequence[int],
-) -> list[str]:
-    """How to run this module in a process of its own."""
-    spec = [name, str(out), protocol, data_dir or "", ",".join(datasets), ";".join(arms), ",".join(map(str, splits))]
-    return [sys.executable, "-m", "integrand.experiments.runner", *spec]
 
 
 def _side_by_side(command: Sequence[str], jobs: int) -> None:
@@ -129,7 +135,7 @@ def _side_by_side(command: Sequence[str], jobs: int) -> None:
     for i in range(jobs):
         environment = dict(os.environ)
         if len(cores) >= jobs:
-            environment["INTEGRAND_CORES"] = ",".join(map(str, cores[i::jobs]))
+            environment[_CORES] = ",".join(map(str, cores[i::jobs]))
         workers.append(subprocess.Popen(command, env=environment))
     try:
         for worker in workers:
@@ -147,15 +153,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _worker(spec: Sequence[str]) -> int:
-    """A process of `_side_by_side` or `_alone`."""
-    cores = os.environ.get("INTEGRAND_CORES")
+def _worker(description: str) -> int:
+    """A process that `run_plan` started."""
+    cores = os.environ.get(_CORES)
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    name, out, protocol, data_dir, datasets, arms, splits = spec
-    tasks = tasks_of(SUITES[name], protocol, datasets.split(","), arms.split(";"), [int(k) for k in splits.split(",")])
+    plan = Plan(**json.loads(description))
     try:
-        work_through(tasks, Store(Path(out)), data_dir or None)
+        work_through(plan.tasks, plan.store, plan.data_dir)
     except IntegrandError as error:
         say(f"integrand: {error}")
         return 2
@@ -163,4 +168,4 @@ def _worker(spec: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_worker(sys.argv[1:]))
+    sys.exit(_worker(sys.argv[1]))
