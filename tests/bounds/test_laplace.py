@@ -68,9 +68,13 @@ def test_an_outlier_bends_nothing():
     assert float(found_for(StudentT(3.0))[0].W[-1]) == 0.0
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), Poisson()], ids=lambda one: one.name)
-def test_gradient_against_differences(likelihood):
-    at = np.array([1.3, 1.7, 0.3, 0.4])
+@pytest.mark.parametrize(
+    ("likelihood", "noise"),
+    [(Gaussian(), 0.3), (Poisson(), 0.3), (StudentT(3.0), 0.15), (StudentT(3.0), 0.3), (StudentT(3.0), 0.6)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_gradient_against_differences(likelihood, noise):
+    at = np.array([1.3, 1.7, noise, 0.4])
 
     @jax.jit
     @jax.value_and_grad

@@ -57,12 +57,18 @@ def curvature(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array,
 
     A likelihood that is not log-concave (Student-t, for outliers) has such rows: q is then as wide there as the prior.
     """
+    slope, bend = _slope_and_bend(rows, f)
+    return slope, jnp.maximum(-bend, 0.0)
+
+
+def _slope_and_bend(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """First and second derivative in f."""
 
     def slope(f):
         return jax.grad(lambda f: jnp.sum(rows(f)))(f)
 
     # Each row depends on its own f alone, so the gradient of the sum of slopes is the diagonal of the Hessian.
-    return slope(f), jnp.maximum(-jax.grad(lambda f: jnp.sum(slope(f)))(f), 0.0)
+    return slope(f), jax.grad(lambda f: jnp.sum(slope(f)))(f)
 
 
 def factor(prior: LatentPrior, W: Float[Array, " N"]) -> Float[Array, "N N"]:
@@ -78,8 +84,8 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
     another θ will do, or the likelihood's own `guess`. Without one, it is the prior's mean.
 
     Gradients pass through the last step only: a Newton step from the mode ν̂ has the derivative
-    B⁻¹ ∂(Lᵀ∂log p(y | f)/∂f)/∂θ, which is that of ν̂ itself, and none in where it started. Where W was set to zero
-    this holds nearly.
+    B⁻¹ ∂(Lᵀ∂log p(y | f)/∂f)/∂θ, which is that of ν̂ itself, and none in where it started. This B is the Hessian with
+    the negative curvatures in it, which at a mode is positive definite all the same.
     """
     stopped = jax.lax.stop_gradient
     fixed, fixed_rows = stopped(prior), _without_slope(rows, prior.L[0])
@@ -88,16 +94,14 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
         value = jnp.sum(fixed_rows(f)) - 0.5 * nu @ nu
         return jnp.where(jnp.isfinite(value), value, -jnp.inf)
 
-    def newton(nu, rows, prior):
-        slope, W = curvature(rows, prior.f(nu))
-        return cho_solve((factor(prior, W), True), prior.L.T @ slope - nu)
-
     lengths = 0.5 ** jnp.arange(float(_AT_A_TIME))
 
     def step(carry):
         nu, value, _, count = carry
-        move = newton(nu, fixed_rows, fixed)
-        f, df = fixed.f(nu), fixed.L @ move
+        f = fixed.f(nu)
+        slope, W = curvature(fixed_rows, f)
+        move = cho_solve((factor(fixed, W), True), fixed.L.T @ slope - nu)
+        df = fixed.L @ move
 
         def shorter(tried):
             _, _, longest = tried
@@ -122,7 +126,10 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
     first = (start, value, jnp.asarray(True), jnp.asarray(0))
     nu, value, going, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[3] < MOST_STEPS), step, first)
     nu = stopped(nu)
-    move = newton(nu, rows, prior)
+    slope, bend = _slope_and_bend(rows, prior.f(nu))
+    LB = factor(fixed, -stopped(bend))
+    LB = jnp.where(jnp.isfinite(LB[-1, -1]), LB, factor(fixed, jnp.maximum(-stopped(bend), 0.0)))
+    move = cho_solve((LB, True), prior.L.T @ slope - nu)
     there = stopped(nu + move)
     lower = going | ~(objective(there, fixed.f(there)) >= value)  # away from a mode a whole step may go too far
     nu = nu + jnp.where(lower, move - stopped(move), move)

@@ -1,5 +1,6 @@
 """Watching the final chains: when they are enough, when the time is up, and what goes to disk meanwhile."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,8 @@ from integrand.infer.nuts import Chains, Watch
 from integrand.progress import Progress
 
 FIRST_CHECK, CHECK_EVERY = 100, 25
-SAVE_SECONDS = 5.0
+# Draws are saved so often; more seldom if that would take more than this share of the time, as with many latent values.
+SAVE_SECONDS, SAVE_SHARE = 5.0, 0.02
 
 
 class FinalWatch:
@@ -33,7 +35,7 @@ class FinalWatch:
         self.save, self.over_time, self.progress = save, over_time, progress
         self.n_before = before.n_draws if before else 0
         self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
-        self.saved_at = 0.0
+        self.saved_at, self.save_took = 0.0, 0.0
         self.text = ""
 
     def __call__(self, w: Watch) -> int | None:
@@ -49,9 +51,10 @@ class FinalWatch:
             self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
             if numbers.reached(self.target_ess):
                 return here
-        if w.chains.n_draws and w.seconds - self.saved_at > SAVE_SECONDS:
+        if w.chains.n_draws and w.seconds - self.saved_at > max(SAVE_SECONDS, self.save_took / SAVE_SHARE):
+            began = time.monotonic()
             self.save(w.chains)
-            self.saved_at = w.seconds
+            self.saved_at, self.save_took = w.seconds, time.monotonic() - began
         self._tell(w, n)
         return w.chains.n_draws if self.over_time() else None
 

@@ -1,0 +1,29 @@
+"""Watching final chains: what goes to disk, and how often."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from integrand.infer.nuts import Chains, Watch
+from integrand.methods import watch
+from integrand.methods.watch import FinalWatch
+from integrand.progress import Silent
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0.0, [6, 12, 18, 24, 30, 36, 42, 48, 54, 60, 66]), (1.0, [6, 60])])
+def test_saving_takes_little_of_the_time(monkeypatch, seconds, saved):
+    """Every five seconds; where a save takes one, it has to wait for fifty."""
+    now, found = [0.0], []
+
+    def save(chains):
+        now[0] += seconds
+        found.append(at)
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    zero = np.zeros((2, 10))
+    chains = Chains(zero[:, :, None], zero, zero, zero, zero.astype(int), zero.astype(int), zero.astype(bool), zero)
+    final = FinalWatch(None, 1, np.inf, 0, save, lambda: False, Silent())
+    for at in range(0, 70, 6):
+        assert final(Watch(chains, 10, float(at))) is None
+    assert found == saved
