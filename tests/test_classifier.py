@@ -57,6 +57,7 @@ def test_a_saved_classifier_keeps_its_labels(fitted, data, tmp_path):
         SparseGPRegressor.load(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few steps are enough for these
 def test_more_classes_by_one_against_the_rest(data):
     X, _ = data
     y = np.digitize(X[:, 0], [-0.5, 0.5])
@@ -78,6 +79,7 @@ def test_refusals(data):
         SparseGPClassifier(method="sgpr-hmc").fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few steps are enough for these
 def test_cross_validation(data):
     p = cross_val_predict(clone(CHEAP), *data, cv=2, method="predict_proba")
     assert p.shape == (120, 2)
