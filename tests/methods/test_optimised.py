@@ -182,5 +182,5 @@ def test_the_papers_sgpr_climbs_by_small_steps(data, monkeypatch):
     monkeypatch.setattr(paper_schedule, "STEPS", 3)
     short = fit(data, "ml2", schedule="paper", Z=Z)
     assert np.abs(short.Z - Z).max() < 0.05
-    with pytest.raises(InputError, match="no schedule for map|schedule"):
+    with pytest.raises(InputError, match="schedule"):
         fit(data, "map", schedule="paper")

@@ -7,8 +7,8 @@ import numpy as np
 
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
+from integrand.experiments.measure import facts, fitted, scores
 from integrand.experiments.store import Task
-from integrand.experiments.work import facts, fitted, scores
 from integrand.infer.optimise import maximise_adam, maximise_lbfgs
 from integrand.kernels import RBF
 from integrand.model import Model

@@ -112,10 +112,12 @@ def verdict_table(results: Results) -> list[Table]:
             gradients = np.median([r["counts"].get("gradients", 0) for r in found])
             cells = ["-"] * 4
             if judged:
-                ess = [min(v["ess_bulk"] or 0.0, v["ess_tail"] or 0.0) for v in judged]
-                worst = max((v["r_hat"] or np.inf) for v in judged)
-                cells = [f"{sum(v['ok'] for v in judged)} of {len(judged)}", f"{min(ess):.0f}", f"{worst:.3f}"]
-                cells.append(str(sum(v["divergences"] for v in judged)))
+                cells[0] = f"{sum(v['ok'] for v in judged)} of {len(judged)}"
+            drawn = [v for v in judged if v["r_hat"] is not None]  # a climb has a verdict, but no chains
+            if drawn:
+                cells[1] = f"{min(min(v['ess_bulk'], v['ess_tail']) for v in drawn):.0f}"
+                cells[2] = f"{max(v['r_hat'] for v in drawn):.3f}"
+                cells[3] = str(sum(v["divergences"] for v in drawn))
             rows.append([dataset, arm.name, *cells, f"{gradients:.0f}", f"{seconds:.0f}"])
     header = ["data", "method", "converged", "least ESS", "worst R-hat", "divergences", "gradients", "seconds"]
     title = "How the fits went (median gradients and seconds; several fits shared the machine)"
