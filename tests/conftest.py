@@ -34,6 +34,14 @@ def strict_float64():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs():
+    """A worker compiles thousands of programs: forget those of the modules before, long before maps run out."""
+    from integrand.room import make_room
+
+    make_room(0.3)
+
+
 @pytest.fixture
 def as_users_see_it():
     """Signatures are not checked outside the tests: what a wrong argument meets is then the library's own check."""

@@ -23,6 +23,7 @@ from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RUN, RunDirectory
 from integrand.presets import DEFAULT
 from integrand.progress import Bars, Progress, Silent
+from integrand.room import make_room
 
 
 def fit(
@@ -177,6 +178,7 @@ class _Recipe:
     def carry_out(self, run: RunDirectory | None, strict: bool, progress: bool | Progress) -> Posterior:
         """Standardise and run the method; the run directory is released whatever happens."""
         listener = (Bars() if progress else Silent()) if isinstance(progress, bool) else progress
+        make_room()
         try:
             rows = block_rows_for(self.settings.n_inducing)
             data = Dataset.of(self.scaler.transform_X(self.X), self.scaler.transform_y(self.y), rows)
