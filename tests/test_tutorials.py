@@ -19,7 +19,7 @@ def test_tutorial_runs_and_converges(name):
 
 
 def test_readme_shows_what_its_example_prints(tmp_path):
-    section = (ROOT / "README.md").read_text().split("## Ten lines")[1]
+    section = (ROOT / "README.md").read_text().split("## A first fit")[1]
     code, printed = re.findall(r"```(?:python)?\n(.*?)```", section, re.S)[:2]
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -40,14 +40,18 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
+
+        def fixed(width: int) -> Column:
+            return Column(no_wrap=True, min_width=width)  # in a narrow terminal the text gives way, not the times
 
         self._bars = RichProgress(
-            TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=10),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description:<16}", table_column=fixed(16)),
+            BarColumn(bar_width=10, table_column=fixed(10)),
+            TimeElapsedColumn(table_column=fixed(7)),
+            TextColumn("left", table_column=fixed(4)),
+            TimeRemainingColumn(compact=True, table_column=fixed(5)),
+            TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=Console(stderr=True),
         )
         self._bars.start()

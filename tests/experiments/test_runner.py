@@ -65,7 +65,7 @@ def test_an_interrupt_gives_the_claim_back(tmp_path, monkeypatch):
         (["nothing"], "there is no suite"),
         (["uci", "--protocol", "other"], "there is no protocol"),
         (["uci", "--datasets", "mars"], "there is no data set"),
-        (["uci", "--methods", "magic"], "there is no arm"),
+        (["uci", "--methods", "magic"], "there is no method"),
         (["uci", "--splits", "x"], "--splits"),
         (["uci", "--jobs", "0"], "--jobs"),
         (["priors", "--protocol", "paper"], "no schedule of the paper"),

@@ -20,10 +20,28 @@ app = typer.Typer(
     add_completion=False,
 )
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from integrand.version import __version__
+
+        print(f"integrand {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and stop")
+    ] = False,
+) -> None:
+    pass
+
+
 Data = Annotated[Path, typer.Argument(help="CSV, gzip CSV or Parquet file", show_default=False)]
 Target = Annotated[str, typer.Option("--target", help="column to predict")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
-Seed = Annotated[int, typer.Option("--seed", help="same seed, same result")]
+Seed = Annotated[int, typer.Option("--seed", help="same seed, same result (of a fit that was not interrupted)")]
 
 
 def command(function: Callable) -> Callable:
@@ -104,9 +122,12 @@ def methods(as_json: AsJson = False) -> None:
         }
         for name, m in METHODS.items()
     }
-    lines = [
-        f"{name:<18} {m.summary}" + (" (any likelihood)" if m.any_likelihood else "") for name, m in METHODS.items()
-    ]
+    lines = []
+    for name, m in METHODS.items():
+        lines.append(f"{name:<18} {m.summary}" + (" (the default)" if name == "sgpr-hmc" else ""))
+        more = [f"samplers {', '.join(m.samplers)}"] if len(m.samplers) > 1 else []
+        more += ["any likelihood"] if m.any_likelihood else []
+        lines += [f"{'':<18}   {'; '.join(more)}"] if more else []
     emit(as_json, facts, "\n".join(lines))
 
 
@@ -115,16 +136,19 @@ def resume(
     run_dir: Annotated[Path, typer.Argument(help="run directory of an interrupted fit", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", help="model file; default: that of the fit")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="stop drawing after so many minutes")] = None,
+    max_draws: Annotated[int | None, typer.Option(help="draws of each chain at most, those on disk included")] = None,
+    target_ess: Annotated[float | None, typer.Option(help="effective sample size to reach")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
 ) -> None:
-    """Go on with a fit that was interrupted or killed."""
+    """Go on with a fit that was interrupted, killed, or ended by its budget; settings are those of the fit."""
     from integrand.cli.work import check_output, finish_fit, resume_run
 
     if out is not None:
         check_output(out)
-    posterior, record = resume_run(run_dir, max_minutes, progress=not (quiet or as_json))
+    changes = {"max_minutes": max_minutes, "max_draws": max_draws, "target_ess": target_ess}
+    posterior, record = resume_run(run_dir, changes, progress=not (quiet or as_json))
     finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
 
 

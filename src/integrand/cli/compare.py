@@ -1,5 +1,6 @@
 """Optimise or integrate? Cross-validated answers with paired differences and their standard errors."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def compare_table(
     X, y, columns = read_table(data).split(target)
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
-    for split in k_folds(len(y), folds, seed):
+    for k, split in enumerate(k_folds(len(y), folds, seed)):
         for m in names:
             posterior = fit(X[split.train], y[split.train], method=m, columns=columns, seed=seed, **settings)
             predictive = posterior.predict(X[split.test], include_noise=True)
@@ -33,6 +34,7 @@ def compare_table(
             scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
             seconds[m] += sum(posterior.seconds.values())
             verdicts[m] += posterior.verdict is not None and not posterior.verdict.ok
+            print(f"fold {k + 1} of {folds}: {m} done", file=sys.stderr, flush=True)
     rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
     for m in names:
         rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
@@ -61,20 +63,22 @@ def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
 
 def answer(reference: str, method: str, difference: float, error: float) -> str:
     """One sentence; a difference of mean -log density counts when it is larger than two standard errors."""
-    amount = f"{abs(difference):.3f} ± {error:.3f} nats a row, out of sample"
+    amount = f"{abs(difference):.3f} nats a row out of sample (standard error {error:.3f})"
     if difference < -2.0 * error:
         return f"Integrate: {method} predicts better than {reference} by {amount}."
     if difference > 2.0 * error:
         return f"Optimise: {method} predicts worse than {reference} by {amount}."
-    return f"No clear difference: {method} and {reference} differ by {amount}, within two standard errors."
+    ahead = method if difference < 0.0 else reference
+    return f"No clear difference: {ahead} is ahead by {amount}, less than two standard errors."
 
 
 def _text(names: list[str], rows: dict[str, dict[str, Any]], sentence: str) -> str:
-    head = f"{'method':<18} {'rmse':>10} {'nlpd':>9} {'difference':>19} {'seconds':>9}"
+    head = f"{'method':<18} {'rmse':>10} {'nlpd':>9} {f'nlpd - that of {names[0]}':>22} {'seconds':>9}"
     lines = [
         f"{m:<18} {rows[m]['rmse']:10.4g} {rows[m]['nlpd']:9.4f} "
-        + (f"{'-':>19}" if m == names[0] else f"{rows[m]['difference']:+10.4f} ± {rows[m]['difference_se']:.4f}")
+        + (f"{'-':>22}" if m == names[0] else f"{rows[m]['difference']:+13.4f} ± {rows[m]['difference_se']:.4f}")
         + f" {rows[m]['seconds']:9.1f}"
         for m in names
     ]
-    return "\n".join([head, *lines, "", sentence])
+    note = "Less is better; ± is one standard error over rows; the first method's seconds include compiling."
+    return "\n".join([head, *lines, note, "", sentence])

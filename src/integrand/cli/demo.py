@@ -61,4 +61,5 @@ def run_demo(out: Path, quick: bool) -> None:
         target="progression",
         n_rows=len(train[1]),
     )
-    print(f"Model:  {out / 'diabetes.integrand'}\nReport: {out / 'report.html'}")
+    print(f"Model:  {out / 'diabetes.integrand'}\nReport: {out / 'report.html'} (open it in a browser)")
+    print("For a table of your own: integrand compare data.csv --target y")

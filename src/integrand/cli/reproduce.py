@@ -52,7 +52,10 @@ def run(
         None if data_dir is None else str(data_dir),
     )
     missing = run_plan(plan, jobs)
-    say(f"{suite}: {'all results are there' if not missing else f'{missing} tasks have no result yet'} ({out})")
+    if missing:
+        say(f"{suite}: {missing} of {len(plan.tasks)} tasks have no result yet; run the command again")
+    else:
+        say(f"{suite}: what was asked for is done (results in {out}); pages: integrand reproduce --collect --out {out}")
     return missing
 
 

@@ -60,14 +60,14 @@ def fit_table(
     return fit(X, y, KERNELS[kernel](), columns=names, record=record, **arguments), record
 
 
-def resume_run(run_dir: Path, max_minutes: float | None, progress: bool) -> tuple[Posterior, dict[str, Any]]:
-    """Go on with a run; the record is the one that `fit_table` left in its directory."""
+def resume_run(run_dir: Path, changes: dict[str, Any], progress: bool) -> tuple[Posterior, dict[str, Any]]:
+    """Go on with a run under changed settings (None: unchanged), and the record that `fit_table` left there."""
     with RunDirectory.open(run_dir) as run:
         record = run.header.get("record") or {}
     if "target" not in record:
         raise InputError(f"{run_dir} was not made by `integrand fit`: resume it with integrand.resume in Python")
-    changes: dict[str, Any] = {} if max_minutes is None else {"max_minutes": max_minutes}
-    return resume(run_dir, progress=progress, **changes), record
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    return resume(run_dir, progress=progress, **wanted), record
 
 
 def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool) -> None:

@@ -182,7 +182,7 @@ def _directory(directory: str | os.PathLike | None) -> Path:
     directory = directory or os.environ.get(DIRECTORY_VARIABLE)
     if not directory:
         raise DataSourceError(
-            f"no data directory: pass directory=..., or set the environment variable {DIRECTORY_VARIABLE}"
+            f"no data directory: pass directory=... (--data-dir on the command line), or set {DIRECTORY_VARIABLE}"
         )
     return Path(directory).expanduser()
 

@@ -79,30 +79,37 @@ def ridge(results: Results) -> Figure:
 
 
 @styled
-def example(results: Results, split: int = 0) -> Figure:
-    """The paper's six panels: three fits, functions of the mixture, and two hyperposteriors."""
-    names = ["SGPR", "SGPR + HMC", "JointHMC"]
-    found = {name: results.of("synthetic", name).get(split) for name in names}
-    axes = panels(6, None, (3.1, 2.3), 3)
-    for ax, name in zip(axes[:3], names, strict=True):
-        result = found[name]
-        if result is None:
-            continue
+def example(results: Results) -> Figure:
+    """The paper's six panels: three fits, functions of the mixture, and two hyperposteriors; those there are."""
+    found = {}
+    for name in ("SGPR", "SGPR + HMC", "JointHMC"):
+        splits = results.of("synthetic", name)
+        if splits:
+            found[name] = splits[min(splits)]
+    both = {"SGPR", "SGPR + HMC"} <= set(found)
+    axes = panels(len(found) + 3 * both, None, (3.1, 2.3), 3)
+    for ax, (name, result) in zip(axes, found.items(), strict=False):
         _fit(ax, result, COLOURS[name])
         scores = result["scores"]
         ax.set_title(f"{name}: RMSE {scores['rmse']:.3f}, NLPD {scores['nlpd']:.3f}")
-    hmc, point = found["SGPR + HMC"], found["SGPR"]
-    if hmc is None or point is None:
-        return axes[0].get_figure()
-    axes[3].plot(hmc["X"], hmc["y"], ".", ms=1.5, color=PALE)
-    axes[3].plot(hmc["grid"], np.array(hmc["functions"]).T, lw=0.7, color=BLUE, alpha=0.6)
-    axes[3].set(title="functions drawn from the mixture", ylim=(-4, 4))
-    for ax, name in zip(axes[4:], ("lengthscale", "noise"), strict=True):
-        ax.hist(hmc[name], bins=40, density=True, color=SKY)
-        ax.axvline(point["hyperparameters"][_label(point, name)]["value"], color=ORANGE, lw=1.5)
-        ax.set(title=f"{name}: draws, and ML-II's point", yticks=[])
-    axes[5].axvline(0.4, color=VERMILION, lw=1.0, ls=(0, (4, 2)))
+    axes[0].legend(loc="upper right", fontsize=6)
+    if both:
+        _hyperparameters(axes[len(found) :], found["SGPR + HMC"], found["SGPR"])
     return axes[0].get_figure()
+
+
+def _hyperparameters(axes, hmc: dict, point: dict) -> None:
+    """Functions of the mixture, and two hyperposteriors with the point that SGPR picks."""
+    axes[0].plot(hmc["X"], hmc["y"], ".", ms=1.5, color=PALE)
+    axes[0].plot(hmc["grid"], np.array(hmc["functions"]).T, lw=0.7, color=BLUE, alpha=0.6)
+    axes[0].set(title="functions drawn from the mixture", ylim=(-4, 4))
+    for ax, name in zip(axes[1:], ("lengthscale", "noise"), strict=True):
+        ax.hist(hmc[name], bins=40, density=True, color=SKY, label="draws")
+        value = point["hyperparameters"][_label(point, name)]["value"]
+        ax.axvline(value, color=ORANGE, lw=1.5, label="SGPR")
+        ax.set(title=name, yticks=[])
+    axes[2].axvline(0.4, color=VERMILION, lw=1.0, ls=(0, (4, 2)), label="truth")
+    axes[2].legend(fontsize=7)
 
 
 def _label(result: dict, name: str) -> str:
@@ -111,11 +118,11 @@ def _label(result: dict, name: str) -> str:
 
 def _fit(ax, result: dict, colour: str) -> None:
     grid, mean, sd = (np.array(result[key]) for key in ("grid", "mean", "sd_y"))
-    ax.plot(result["X"], result["y"], ".", ms=1.5, color=PALE)
-    ax.fill_between(grid, mean - 2 * sd, mean + 2 * sd, color=colour, alpha=0.2, lw=0)
+    ax.plot(result["X"], result["y"], ".", ms=1.5, color=PALE, label="data")
+    ax.fill_between(grid, mean - 2 * sd, mean + 2 * sd, color=colour, alpha=0.2, lw=0, label="mean ± 2 sd of y")
     ax.plot(grid, mean, color=colour, lw=1.2)
-    ax.plot(grid, truth(grid), color=INK, lw=0.8, ls=(0, (4, 2)))
-    ax.plot(result["Z"], np.full(len(result["Z"]), -3.8), "|", color=INK, ms=5)
+    ax.plot(grid, truth(grid), color=INK, lw=0.8, ls=(0, (4, 2)), label="truth")
+    ax.plot(result["Z"], np.full(len(result["Z"]), -3.8), "|", color=INK, ms=5, label="Z")
     ax.set_ylim(-4, 4)
 
 

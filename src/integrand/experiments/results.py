@@ -21,7 +21,7 @@ class Mean(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.error:.3f})"
+        return f"{self.value:.3f} ({self.error:.3f})" if self.n > 1 else f"{self.value:.3f}"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def named_arm(suite: Suite, wanted: str) -> str:
         if wanted == arm.key or (wanted == arm.method and _only(suite, arm)):
             return arm.name
     raise InputError(
-        f"there is no arm {wanted!r} in {suite.name}: choose from "
+        f"there is no method {wanted!r} in {suite.name}: choose from "
         + ", ".join(f"{a.method if _only(suite, a) else a.key}" for a in suite.arms)
     )
 

@@ -188,7 +188,7 @@ def _endings(ended: str) -> list[Finding]:
         return [Finding("interrupted", True, sentence, "Resume the run, or fit again.")]
     if ended == "budget":
         sentence = "Sampling ended because its budget of draws or minutes was used up, not because it had converged."
-        return [Finding("budget", False, sentence, "Allow more minutes or draws, or resume the run.")]
+        return [Finding("budget", False, sentence, "Allow more max_draws or max_minutes (also when resuming a run).")]
     return []
 
 
@@ -201,11 +201,16 @@ def _convergence_findings(numbers: Convergence, names: Sequence[str], target_ess
     ):
         if np.any(bad):
             worst = np.argsort(-values if code == "r-hat" else values)[: min(3, int(bad.sum()))]
-            form = ".3f" if code == "r-hat" else ".0f"
-            listed = ", ".join(f"{names[i]} ({values[i]:{form}})" for i in worst)
+            form = _r_hat if code == "r-hat" else "{:.0f}".format
+            listed = ", ".join(f"{names[i]} ({form(values[i])})" for i in worst)
             more = f" and {int(bad.sum()) - len(worst)} more" if bad.sum() > len(worst) else ""
             found.append(Finding(code, True, f"{label} for {listed}{more}.", "Draw more."))
     return found
+
+
+def _r_hat(value: float) -> str:
+    """Three digits, or as many as tell it from its limit."""
+    return next((f"{value:.{d}f}" for d in (3, 4, 5) if float(f"{value:.{d}f}") > R_HAT_LIMIT), f"{value:.6f}")
 
 
 def _disagreements(chains: Chains, numbers: Convergence, names: Sequence[str]) -> list[Finding]:

@@ -47,7 +47,7 @@ class FinalWatch:
             x = np.concatenate([self.before.x, x], axis=1) if self.before else x
             numbers = convergence(x[:, :, : self.n_theta])
             least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
-            self.text = f"R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
+            self.text = f", R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
             self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
             if numbers.reached(self.target_ess):
                 return here
@@ -60,6 +60,7 @@ class FinalWatch:
 
     def _tell(self, w: Watch, n: int) -> None:
         divergences = int(w.chains.diverging.sum())
-        text = f"tuning, {w.done} draws" if w.done < self.tune else f"{n} draws, {divergences} divergences. {self.text}"
+        stray = f", {divergences} diverged" if divergences else ""
+        text = f"tuning, {w.done} draws" if w.done < self.tune else f"{n} draws{stray}{self.text}"
         # As far as one can tell: the next check may be the last.
         self.progress.update(self.n_before + w.done, self.n_before + self.tune + self.next_check, text)
