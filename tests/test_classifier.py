@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_predict
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from integrand import ConvergenceWarning, InputError, SparseGPClassifier, SparseGPRegressor
 
@@ -15,7 +15,15 @@ CHEAP = SparseGPClassifier(method="svgp", n_inducing=10, steps=150)
 DRAWN = {"n_inducing": 10, "chains": 2, "max_draws": 100, "target_ess": 50.0, "random_state": 0}
 
 
-@parametrize_with_checks([CHEAP])
+def contract():
+    """What classifiers owe, and, in the slow suite, what all estimators do: the regressor shares that code."""
+    for estimator, check in estimator_checks_generator(CHEAP):
+        name = getattr(check, "func", check).__name__
+        marks = () if "classif" in name else pytest.mark.slow
+        yield pytest.param(estimator, check, marks=marks, id=name)
+
+
+@pytest.mark.parametrize(("estimator", "check"), contract())
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

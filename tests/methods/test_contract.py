@@ -108,7 +108,11 @@ def test_a_saved_model_predicts_the_same_and_reports(method, data, tmp_path):
     assert ("Optimised, not sampled" in page) == (not METHODS[method].draws and "✕" not in page)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in BY_LBFGS])
+# With hundreds of coordinates of Z, `fbgp` is dear: what other tests of it nearly cover is for the slow suite.
+BY_CHANCE = [pytest.param(m, marks=pytest.mark.slow if m == "fbgp" else ()) for m in METHODS if m not in BY_LBFGS]
+
+
+@pytest.mark.parametrize("method", BY_CHANCE)
 def test_same_seed_same_result(method, data):
     again = fit(data, method=method, columns=["a", "b"])
     np.testing.assert_array_equal(again.chains.x, fitted(method, data).chains.x)
@@ -131,7 +135,7 @@ def test_a_run_directory_is_taken_and_resumed(method, data, tmp_path):
         np.testing.assert_array_equal(resumed.chains.x[:, :20], first.chains.x)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in BY_LBFGS])
+@pytest.mark.parametrize("method", BY_CHANCE)
 def test_strict_raises_where_the_verdict_is_bad(method, data):
     """20 draws, or three steps of a climb, are not enough."""
     with pytest.raises(NotConvergedError, match=r"Not to be trusted yet(.|\n)*- "):
@@ -166,8 +170,20 @@ def test_bad_input_is_refused(method, data, as_users_see_it):
             integrand.fit(X, np.round(y), method=method, likelihood="poisson")
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if METHODS[m].any_likelihood])
-@pytest.mark.parametrize("likelihood", ["student-t", "bernoulli", "poisson"])
+# One likelihood for each method that takes any, and all for one of them; the slow suite has the rest.
+QUICK = {"joint-hmc": ("student-t", "bernoulli", "poisson"), "svgp": ("poisson",), "bsgp": ("student-t",)}
+QUICK |= {"gpr-latent": ("bernoulli",), "pseudo-marginal": ("poisson",), "vi-uncollapsed": ("bernoulli",)}
+
+
+@pytest.mark.parametrize(
+    ("method", "likelihood"),
+    [
+        pytest.param(m, name, marks=() if name in QUICK.get(m, (name,)) else pytest.mark.slow)
+        for m in METHODS
+        if METHODS[m].any_likelihood
+        for name in ("student-t", "bernoulli", "poisson")
+    ],
+)
 def test_other_likelihoods(method, likelihood, data):
     X, y = data
     observed = {
@@ -194,8 +210,14 @@ def drawn_by_nuts(method, data):
     return _fitted[method, "nuts"].chains.x
 
 
-@pytest.mark.parametrize("sampler", THETA_SAMPLERS)
-@pytest.mark.parametrize("method", ["sgpr-hmc-fixed-z", "gpr-hmc", "sgpr-hmc"])
+def samplers():
+    """All of them on one target; one on each of the others, and all in the slow suite."""
+    for method, quick in (("sgpr-hmc-fixed-z", THETA_SAMPLERS), ("gpr-hmc", ("slice",)), ("sgpr-hmc", ("hmc",))):
+        for sampler in THETA_SAMPLERS:
+            yield pytest.param(method, sampler, marks=() if sampler in quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("method", "sampler"), samplers())
 def test_samplers(method, sampler, data):
     posterior = fit(data, method=method, sampler=sampler, target_ess=50.0, max_draws=400)
     predictive = posterior.predict(data[0], include_noise=True)

@@ -200,6 +200,7 @@ def test_equal_counts_are_counts(data, count):
     assert abs(rate.mean() - count) < 1.0
 
 
+@pytest.mark.slow
 def test_student_t_resists_an_outlier():
     rng = np.random.default_rng(3)
     inputs = np.linspace(-2.0, 2.0, 40)[:, None]

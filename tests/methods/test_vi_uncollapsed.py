@@ -151,6 +151,7 @@ def test_draws_that_fail_are_drawn_again_and_told(as_users_see_it):
         draws_of_q(problem, centre, C, lambda phis: np.zeros(len(phis), bool))
 
 
+@pytest.mark.slow
 def test_a_q_that_reaches_where_nothing_is_finite_is_told(data, monkeypatch):
     whole = module.lower
     monkeypatch.setattr(module, "lower", lambda root, diagonal: 400.0 * whole(root, diagonal))
@@ -160,6 +161,7 @@ def test_a_q_that_reaches_where_nothing_is_finite_is_told(data, monkeypatch):
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=False).mean))
 
 
+@pytest.mark.slow
 def test_labels_recover_their_probability():
     rng = np.random.default_rng(3)
     X, new = rng.uniform(-2.0, 2.0, (300, 1)), np.linspace(-1.8, 1.8, 30)[:, None]

@@ -69,10 +69,14 @@ def fit(
     target: Target,
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
     method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
-    sampler: Annotated[str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc")] = "default",
+    sampler: Annotated[
+        str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
+    ] = "default",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
-    priors: Annotated[str, typer.Option(help="paper, scaled or pooled")] = DEFAULT,
+    priors: Annotated[
+        str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/methods.md)")
+    ] = DEFAULT,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
