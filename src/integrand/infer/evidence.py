@@ -48,7 +48,8 @@ def errors(
     """Errors from simulated volumes (Skilling 2006), and how many independent draws the weighted points x are worth.
 
     The weighted mean of a coordinate varies with the volumes, and with where on its contour a point happened to be
-    (Higson et al. 2018): ess = variance / (Var_volumes(mean) + Σ w² (x - mean)²), the least of all coordinates.
+    (Higson et al. 2018): ess = variance / (Var_volumes(mean) + Σ w² (x - mean)²), the least of all coordinates, and
+    never more than 1 / Σ w².
     """
     log_likelihood, n = np.concatenate([*dead, live]), _n_live(dead, live)
     totals, means = [], []
@@ -60,7 +61,9 @@ def errors(
     squares = (x - np.sum(w * x, axis=0)) ** 2
     spread = np.var(means, axis=0, ddof=1) + np.sum(w**2 * squares, axis=0)
     ess = np.sum(w * squares, axis=0) / np.maximum(spread, 1e-300)
-    return Errors(float(np.mean(totals)), float(np.std(totals, ddof=1)), float(np.min(ess)))
+    # Where one point has nearly all the weight (a run that was cut off) the others say nothing of the variance.
+    worth = min(float(np.min(ess)), 1.0 / float(np.sum(w**2)))
+    return Errors(float(np.mean(totals)), float(np.std(totals, ddof=1)), worth)
 
 
 def _n_live(dead: Sequence[np.ndarray], live: np.ndarray) -> np.ndarray:
