@@ -23,7 +23,7 @@ def contract():
         yield pytest.param(estimator, check, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("estimator", "check"), contract())
+@pytest.mark.parametrize(("estimator", "check"), list(contract()))
 def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -217,7 +217,7 @@ def samplers():
             yield pytest.param(method, sampler, marks=() if sampler in quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("method", "sampler"), samplers())
+@pytest.mark.parametrize(("method", "sampler"), list(samplers()))
 def test_samplers(method, sampler, data):
     posterior = fit(data, method=method, sampler=sampler, target_ess=50.0, max_draws=400)
     predictive = posterior.predict(data[0], include_noise=True)
