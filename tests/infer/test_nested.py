@@ -233,9 +233,10 @@ def test_resampling_is_in_proportion_to_the_weights():
     np.testing.assert_array_equal(np.bincount(chosen.ravel(), minlength=4), [20, 0, 12, 8])
 
 
-def test_a_run_cut_off_while_one_point_has_all_the_weight_is_worth_one_draw():
+@pytest.mark.parametrize("below", [25.0, 2000.0])  # nats by which the best point is ahead
+def test_a_run_cut_off_while_one_point_has_all_the_weight_is_worth_one_draw(below):
     rng = np.random.default_rng(0)
-    dead, live = [np.sort(rng.normal(-5e4, 1e3, 4)) for _ in range(3)], np.append(np.full(39, -2e3), -900.0)
+    dead, live = [np.sort(rng.normal(-5e4, 1e3, 4)) for _ in range(3)], np.append(np.full(39, -900.0 - below), -900.0)
     x = rng.standard_normal((52, 2))
     found = errors(dead, live, x, rng)
     assert 1.0 <= found.ess < 1.1

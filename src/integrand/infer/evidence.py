@@ -62,7 +62,7 @@ def errors(
     spread = np.var(means, axis=0, ddof=1) + np.sum(w**2 * squares, axis=0)
     ess = np.sum(w * squares, axis=0) / np.maximum(spread, 1e-300)
     # Where one point has nearly all the weight (a run that was cut off) the others say nothing of the variance.
-    worth = min(float(np.min(ess)), 1.0 / float(np.sum(w**2)))
+    worth = max(1.0, min(float(np.min(ess)), 1.0 / float(np.sum(w**2))))
     return Errors(float(np.mean(totals)), float(np.std(totals, ddof=1)), worth)
 
 
