@@ -202,7 +202,7 @@ def _convergence_findings(numbers: Convergence, names: Sequence[str], target_ess
         if np.any(bad):
             worst = np.argsort(-values if code == "r-hat" else values)[: min(3, int(bad.sum()))]
             form = _r_hat if code == "r-hat" else "{:.0f}".format
-            listed = ", ".join(f"{names[i]} ({form(values[i])})" for i in worst)
+            listed = ", ".join(f"{names[i]} ({form(float(values[i]))})" for i in worst)
             more = f" and {int(bad.sum()) - len(worst)} more" if bad.sum() > len(worst) else ""
             found.append(Finding(code, True, f"{label} for {listed}{more}.", "Draw more."))
     return found
