@@ -173,3 +173,16 @@ def test_a_column_the_model_needs_is_named(files):
     assert "'b b'" in result.stderr
     for levels in ("0.5,x", "0,1"):
         assert run("predict", "m", "test.csv", "--quantiles", levels).exit_code == 2
+
+
+def test_a_spent_budget_of_draws_can_be_raised(files):
+    ok("fit", "train.csv", "--target", "y", "--out", "few", "--inducing", "8", "--max-draws", "20", "--run-dir", "short")
+    first = json.loads(ok("resume", "short", "--json", "--quiet").stdout)
+    assert "budget" in first["codes"]
+    more = json.loads(ok("resume", "short", "--max-draws", "60", "--target-ess", "30", "--json", "--quiet").stdout)
+    assert more["counts"]["gradients"] > 0
+    assert more["ess_bulk"] > first["ess_bulk"]
+
+
+def test_version():
+    assert ok("--version").stdout.startswith("integrand ")

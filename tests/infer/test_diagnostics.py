@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from integrand.errors import NotConvergedError
-from integrand.infer.diagnostics import convergence, e_bfmi, verdict
+from integrand.infer.diagnostics import _r_hat, convergence, e_bfmi, verdict
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import Chains, sample_nuts
 
@@ -229,3 +229,8 @@ def test_two_far_modes_are_not_trusted():
     disagree = next(f for f in found.findings if f.code == "chains-disagree")
     assert "scale" in disagree.sentence
     assert "chain 2 " in disagree.sentence
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.059, "1.059"), (1.0104, "1.0104"), (1.01004, "1.01004")])
+def test_an_r_hat_above_its_limit_does_not_look_like_it(value, text):
+    assert _r_hat(value) == text
