@@ -176,7 +176,8 @@ def test_a_column_the_model_needs_is_named(files):
 
 
 def test_a_spent_budget_of_draws_can_be_raised(files):
-    ok("fit", "train.csv", "--target", "y", "--out", "few", "--inducing", "8", "--max-draws", "20", "--run-dir", "short")
+    few = ["--inducing", "8", "--max-draws", "20", "--run-dir", "short", "--quiet"]
+    ok("fit", "train.csv", "--target", "y", "--out", "few", *few)
     first = json.loads(ok("resume", "short", "--json", "--quiet").stdout)
     assert "budget" in first["codes"]
     more = json.loads(ok("resume", "short", "--max-draws", "60", "--target-ess", "30", "--json", "--quiet").stdout)
