@@ -10,9 +10,12 @@ from integrand.bounds.collapsed import collapsed_bound
 from integrand.bounds.exact import log_marginal_likelihood
 from integrand.bounds.upper import upper_bound
 from integrand.data.dataset import Dataset
+from integrand.data.disk import MappedRows, open_rows
+from integrand.distributed.ranks import join
 from integrand.errors import (
     ConvergenceWarning,
     DataSourceError,
+    DistributedError,
     InputError,
     IntegrandError,
     NotConvergedError,
@@ -68,6 +71,7 @@ __all__ = [
     "ConvergenceWarning",
     "DataSourceError",
     "Dataset",
+    "DistributedError",
     "Exponential",
     "Gamma",
     "HalfCauchy",
@@ -79,6 +83,7 @@ __all__ = [
     "Kernel",
     "Linear",
     "LogNormal",
+    "MappedRows",
     "Matern12",
     "Matern32",
     "Matern52",
@@ -101,8 +106,10 @@ __all__ = [
     "__version__",
     "collapsed_bound",
     "fit",
+    "join",
     "log_marginal_likelihood",
     "on_variance",
+    "open_rows",
     "resume",
     "upper_bound",
 ]

@@ -29,5 +29,9 @@ class ModelFileError(IntegrandError):
     """A model file that is damaged, foreign or newer than this library, or that cannot be written."""
 
 
+class DistributedError(IntegrandError):
+    """Processes that should fit together cannot join, or one of them was lost."""
+
+
 class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""

@@ -54,7 +54,7 @@ class Sites(NamedTuple):
 
 def gaussian_sites(data: Dataset) -> Sites:
     """What Gaussian noise itself is: λ = y and ω = 1."""
-    return Sites(data.blocks.y, jnp.ones_like(data.blocks.y))
+    return Sites(data.held.y, jnp.ones_like(data.held.y))
 
 
 @in_float64

@@ -1,16 +1,28 @@
-"""The commands. Exit codes: 0 ok, 2 the user's mistake (one line), 3 not converged under --strict, 130 interrupted."""
+"""The commands.
 
-import functools
-import sys
-import warnings
+Exit codes: 0 ok, 2 the user's mistake (one line), 3 not converged under --strict, 4 another process was lost under
+--distributed, 130 interrupted.
+"""
+
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from integrand.cli.options import (
+    AsJson,
+    Coordinator,
+    Data,
+    Distributed,
+    Processes,
+    Rank,
+    Seed,
+    Target,
+    Timeout,
+    guarded,
+)
 from integrand.cli.output import emit
-from integrand.errors import IntegrandError
 from integrand.presets import DEFAULT
 
 app = typer.Typer(
@@ -38,29 +50,9 @@ def _common(
     pass
 
 
-Data = Annotated[Path, typer.Argument(help="CSV, gzip CSV or Parquet file", show_default=False)]
-Target = Annotated[str, typer.Option("--target", help="column to predict")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
-Seed = Annotated[int, typer.Option("--seed", help="same seed, same result (of a fit that was not interrupted)")]
-
-
 def command(function: Callable) -> Callable:
-    """Turn the library's errors into one line on standard error and exit code 2."""
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # verdicts are printed, not warned of
-                return function(*args, **kwargs)
-        except IntegrandError as error:
-            print(f"integrand: {error}", file=sys.stderr)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            print("integrand: interrupted", file=sys.stderr)
-            raise typer.Exit(130) from None
-
-    return app.command()(wrapped)
+    """A command whose mistakes of the user are one line."""
+    return app.command()(guarded(function))
 
 
 @command
@@ -87,14 +79,28 @@ def fit(
     run_dir: Annotated[Path | None, typer.Option(help="keep state here, for `integrand resume`")] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
+    memory: Annotated[
+        int, typer.Option(help="MB that the rows may take; a larger Parquet table is read at every pass")
+    ] = 1024,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    rank: Rank = None,
+    timeout: Timeout = 300.0,
 ) -> None:
     """Fit a GP to a table and write a model file."""
+    from integrand.cli.together import Joining, supervised
     from integrand.cli.work import check_output, finish_fit, fit_table
 
     check_output(out)
+    if distributed:
+        supervised()
+    ranks = Joining(coordinator, processes, rank, timeout).ranks() if distributed else None
     posterior, record = fit_table(
         data,
         target,
+        memory=memory * 2**20,
+        ranks=ranks,
         method=method,
         sampler=sampler,
         likelihood=likelihood,
@@ -110,7 +116,10 @@ def fit(
         max_draws=max_draws,
         seed=seed,
     )
-    finish_fit(posterior, record, out, strict, as_json)
+    if ranks is not None:
+        ranks.part_ways()
+    if ranks is None or ranks.leads:
+        finish_fit(posterior, record, out, strict, as_json)
 
 
 @command
@@ -145,15 +154,27 @@ def resume(
     strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
+    distributed: Distributed = False,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    rank: Rank = None,
+    timeout: Timeout = 300.0,
 ) -> None:
     """Go on with a fit that was interrupted, killed, or ended by its budget; settings are those of the fit."""
+    from integrand.cli.together import Joining, supervised
     from integrand.cli.work import check_output, finish_fit, resume_run
 
     if out is not None:
         check_output(out)
+    if distributed:
+        supervised()
+    ranks = Joining(coordinator, processes, rank, timeout).ranks() if distributed else None
     changes = {"max_minutes": max_minutes, "max_draws": max_draws, "target_ess": target_ess}
-    posterior, record = resume_run(run_dir, changes, progress=not (quiet or as_json))
-    finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
+    posterior, record = resume_run(run_dir, changes, not (quiet or as_json), ranks)
+    if ranks is not None:
+        ranks.part_ways()
+    if ranks is None or ranks.leads:
+        finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
 
 
 @command

@@ -1,4 +1,4 @@
-"""Reading and writing tables: CSV, gzip CSV and Parquet, with errors that name the file and the column."""
+"""Reading tables: CSV, gzip CSV and Parquet, with errors that name the file and the column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,23 +65,3 @@ def read_table(path: Path) -> Table:
         raise InputError(f"{path} has two columns called {frame.columns[frame.columns.duplicated()][0]!r}")
     frame.columns = [str(c) for c in frame.columns]
     return Table(path, frame)
-
-
-def write_table(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Write columns as CSV (gzip if the name ends in .gz) or Parquet, atomically."""
-    import pandas as pd
-
-    from integrand.posterior.storage import atomic_write
-
-    frame = pd.DataFrame(columns)
-
-    def write(stream: Any) -> None:
-        if path.suffix in (".parquet", ".pq"):
-            frame.to_parquet(stream)
-        else:
-            frame.to_csv(stream, index=False, compression="gzip" if path.suffix == ".gz" else None)
-
-    try:
-        atomic_write(path, write)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error

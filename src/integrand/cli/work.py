@@ -1,7 +1,9 @@
 """What the commands do, without typer: tables in, models and tables out."""
 
+import glob
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,16 @@ import numpy as np
 import typer
 
 from integrand.cli.output import emit
-from integrand.cli.table import Table, read_table, write_table
+from integrand.cli.stream import block_writer, parquet_blocks
+from integrand.cli.table import Table, read_table
+from integrand.data.disk import PARQUET, RowsOnDisk, open_rows
+from integrand.distributed.layout import overview, own_part
+from integrand.distributed.ranks import Ranks
 from integrand.errors import InputError
 from integrand.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from integrand.likelihoods import Gaussian
-from integrand.methods.registry import fit, resume
+from integrand.methods.problem import Settings
+from integrand.methods.registry import MEMORY, fit, resume
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
 from integrand.posterior.posterior import Posterior
@@ -43,31 +50,61 @@ def check_output(path: Path) -> None:
 
 
 def fit_table(
-    data: Path, target: str, *, kernel: str, record: dict[str, Any], **arguments: Any
+    data: Path,
+    target: str,
+    *,
+    kernel: str,
+    record: dict[str, Any],
+    memory: int = MEMORY,
+    ranks: Ranks | None = None,
+    **arguments: Any,
 ) -> tuple[Posterior, dict[str, Any]]:
     """Fit the table; the record says what a model file needs beyond the posterior."""
     if kernel not in KERNELS:
         raise InputError(f"there is no kernel {kernel!r}: choose from {', '.join(KERNELS)}")
-    X, y, names = read_table(data).split(target)
-    record = record | {
-        "target": target,
-        "kernel": kernel,
-        "data": data.name,
-        "ranges": [[float(a), float(b)] for a, b in zip(X.min(axis=0), X.max(axis=0), strict=True)],
-        "n_rows": len(y),
-        "settings": {name: value for name, value in arguments.items() if name not in ("progress", "run_dir")},
-    }
-    return fit(X, y, KERNELS[kernel](), columns=names, record=record, **arguments), record
+    settings = {name: value for name, value in arguments.items() if name not in ("progress", "run_dir")}
+    record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": settings}
+    rows = ranks.all_or_none(lambda: _rows(data, target, memory, True)) if ranks else _rows(data, target, memory, False)
+    if rows is None:
+        X, y, names = read_table(data).split(target)
+        record |= {"ranges": _ranges(X.min(axis=0), X.max(axis=0)), "n_rows": len(y)}
+        return fit(X, y, KERNELS[kernel](), columns=names, record=record, **arguments), record
+    part = own_part(rows, ranks, divided=False)
+    seen = overview(part, ranks, Settings.sample_rows, arguments["seed"])
+    record |= {"ranges": _ranges(seen.whole.low[:-1], seen.whole.high[:-1]), "n_rows": seen.whole.n_rows}
+    arguments |= {"ranks": ranks, "memory": memory, "seen": seen}
+    return fit(part, None, KERNELS[kernel](), record=record, **arguments), record
 
 
-def resume_run(run_dir: Path, changes: dict[str, Any], progress: bool) -> tuple[Posterior, dict[str, Any]]:
+def _rows(data: Path, target: str, memory: int, distributed: bool) -> RowsOnDisk | None:
+    """A table that is not to be read as a whole: for several processes, in several files, or too large for memory."""
+    several = data.is_dir() or glob.has_magic(str(data))
+    if not several and data.suffix not in PARQUET:
+        if distributed:
+            raise InputError(f"{data}: several processes read Parquet files, of which each takes its part: convert it")
+        return None
+    if not (several or distributed) and not data.exists():
+        return None  # `read_table` has the message
+    rows = open_rows(data, target)
+    return rows if several or distributed or 8 * rows.n_rows * (rows.n_columns + 2) > memory else None
+
+
+def _ranges(low: np.ndarray, high: np.ndarray) -> list[list[float]]:
+    return [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+
+
+def resume_run(
+    run_dir: Path, changes: dict[str, Any], progress: bool, ranks: Ranks | None = None
+) -> tuple[Posterior, dict[str, Any]]:
     """Go on with a run under changed settings (None: unchanged), and the record that `fit_table` left there."""
-    with RunDirectory.open(run_dir) as run:
-        record = run.header.get("record") or {}
-    if "target" not in record:
-        raise InputError(f"{run_dir} was not made by `integrand fit`: resume it with integrand.resume in Python")
+    record = {}
+    if ranks is None or ranks.leads:
+        with RunDirectory.open(run_dir) as run:
+            record = run.header.get("record") or {}
+        if "target" not in record:
+            raise InputError(f"{run_dir} was not made by `integrand fit`: resume it with integrand.resume in Python")
     wanted = {name: value for name, value in changes.items() if value is not None}
-    return resume(run_dir, progress=progress, **wanted), record
+    return resume(run_dir, progress=progress, ranks=ranks, **wanted), record
 
 
 def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool) -> None:
@@ -128,17 +165,27 @@ def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, sam
         raise InputError(f"--samples must not be negative, not {samples}")
     if out is not None:
         check_output(out)
-    saved = load_model(model)
-    X = _inputs(saved, read_table(data))
-    rng = np.random.default_rng(seed)
-    blocks = [_predict(saved, X[i : i + _ROWS_AT_ONCE], levels, samples, rng) for i in range(0, len(X), _ROWS_AT_ONCE)]
-    columns = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    saved, rng = load_model(model), np.random.default_rng(seed)
+    blocks = (_predict(saved, X, levels, samples, rng) for X in _input_blocks(saved, data))
     if out is not None:
-        write_table(out, columns)
+        with block_writer(out) as write:
+            for block in blocks:
+                write(block)
     else:
         import pandas as pd
 
-        pd.DataFrame(columns).to_csv(sys.stdout, index=False)
+        for i, block in enumerate(blocks):
+            pd.DataFrame(block).to_csv(sys.stdout, index=False, header=i == 0)
+
+
+def _input_blocks(saved: SavedModel, data: Path) -> Iterator[np.ndarray]:
+    """The inputs of a table, a block of rows at a time; Parquet is read that way, too."""
+    if data.suffix in PARQUET and data.is_file():
+        yield from parquet_blocks(data, saved.posterior.model.columns, _ROWS_AT_ONCE)
+        return
+    X = _inputs(saved, read_table(data))
+    for i in range(0, len(X), _ROWS_AT_ONCE):
+        yield X[i : i + _ROWS_AT_ONCE]
 
 
 def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:

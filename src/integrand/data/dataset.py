@@ -1,5 +1,6 @@
 """A dataset knows how to sum over its rows; nothing above it knows in how many pieces that happens."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from integrand.data.checked import checked_rows
+from integrand.data.spread import Spread
+from integrand.data.stream import Stream
 from integrand.errors import InputError
 from integrand.precision import in_float64
 
@@ -38,11 +42,15 @@ class Rows(NamedTuple):
 class Dataset(eqx.Module):
     """Rows of (X, y) in blocks of equal length, as JAX arrays in float64.
 
-    Build one with `Dataset.of(X, y)`. The only operations on rows are `sum` and `sum_and_keep`.
+    Build one with `Dataset.of(X, y)` (in memory), `sharded` (over devices and processes) or `streamed` (from disk).
+    The only operations on rows are `sum` and `sum_and_keep`.
     """
 
-    blocks: Rows  # each array with a leading axis of blocks
-    n_rows: int = eqx.field(static=True)
+    blocks: Rows | None  # each array with a leading axis of blocks; None where a stream reads them
+    n_rows: int = eqx.field(static=True)  # those of all devices and processes
+    scale: float = eqx.field(static=True, default=1.0)  # each row stands for so many
+    spread: Spread | None = eqx.field(static=True, default=None)
+    stream: Stream | None = eqx.field(static=True, default=None)
 
     @classmethod
     @in_float64
@@ -54,24 +62,59 @@ class Dataset(eqx.Module):
         n_rows = len(y)
         n_blocks = -(-n_rows // block_rows)
         length = -(-n_rows // n_blocks)
-        padding = n_blocks * length - n_rows
+        X, y, ones = (jnp.asarray(cut(a, length, n_blocks)) for a in (X, y, np.ones(n_rows)))
+        return cls(Rows(X, y, ones if n_blocks * length > n_rows else None), n_rows)
 
-        def cut(values):
-            padded = np.pad(values, [(0, padding)] + [(0, 0)] * (values.ndim - 1))
-            return jnp.asarray(padded.reshape(n_blocks, length, *values.shape[1:]))
-
-        weight = cut(np.ones(n_rows)) if padding else None
-        return cls(Rows(cut(X), cut(y), weight), n_rows)
+    def standing_for(self, n_rows: int) -> "Dataset":
+        """The same rows as a sample of `n_rows`: every sum is scaled up to what it estimates."""
+        return dataclasses.replace(self, scale=n_rows / self.n_rows, n_rows=n_rows)
 
     @property
     def n_columns(self) -> int:
         """D."""
-        return self.blocks.X.shape[-1]
+        return self.blocks.X.shape[-1] if self.blocks is not None else self.streaming.n_columns
 
     @property
     def n_padded(self) -> int:
-        """Number of rows with padding."""
-        return self.blocks.y.size
+        """Number of rows with padding: inside a program, those of one device."""
+        return self.blocks.y.size if self.blocks is not None else self.streaming.n_padded
+
+    @property
+    def held(self) -> Rows:
+        """The blocks of a dataset in memory."""
+        assert self.blocks is not None
+        return self.blocks
+
+    @property
+    def streaming(self) -> Stream:
+        """The stream of a dataset that has one."""
+        assert self.stream is not None
+        return self.stream
+
+    @property
+    def local(self) -> bool:
+        """Whether all rows are in the memory of this process."""
+        return self.stream is None and self.spread is None
+
+    def together(self, program: Callable[..., T], *replicated: Any) -> T:
+        """`program(*replicated, data)` where the rows are: on every device that has some, each with its own.
+
+        Inside, sums over rows are sums over all devices, so everything else is the same everywhere.
+        """
+        return program(*replicated, self) if self.spread is None else self.spread.run(program, replicated, self)
+
+    def call(self, task: str, phi: np.ndarray, Z: np.ndarray, run: Callable[[], T]) -> T:
+        """`run()`, which runs a program that sums over rows; where there are several processes, in all of them.
+
+        `task` names the program for the others, who have the same model and are told φ and Z.
+        """
+        try:
+            together = None if self.spread is None else self.spread.together
+            return run() if together is None else together.lead(task, phi, Z, run)
+        except Exception:
+            if self.stream is not None and self.stream.error is not None:
+                raise self.stream.error from None
+            raise
 
     def sum(self, summand: Callable[..., T], *kept: Any) -> T:
         """Σ over blocks of summand(rows, *kept_of_that_block), a pytree of arrays."""
@@ -82,67 +125,49 @@ class Dataset(eqx.Module):
 
         `kept` are such stacks from an earlier pass: block i of each is given to `summand` after the rows.
         """
-        inputs = (self.blocks, *kept)
-        if self.blocks.y.shape[0] == 1:  # no loop, so that XLA can fuse across the whole bound
-            total, keep = summand(*jax.tree.map(lambda a: a[0], inputs))
-            return total, jax.tree.map(lambda a: a[None], keep)
-
-        def step(total, block):
-            part, keep = summand(*block)
-            return jax.tree.map(jnp.add, total, part), keep
-
-        first = jax.tree.map(lambda a: a[0], inputs)
-        shapes = jax.eval_shape(lambda block: summand(*block)[0], first)
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.scan(step, zero, inputs)
+        if self.stream is not None:
+            total, keep = _sum_chunks(self.stream, summand, *kept)
+        else:
+            total, keep = _sum_blocks(summand, self.blocks, *kept)
+        if self.scale != 1.0:
+            total = jax.tree.map(lambda a: self.scale * a, total)
+        return total if self.spread is None else self.spread.sum(total), keep
 
     def arrays(self) -> tuple[Float[Array, "N D"], Float[Array, " N"]]:
         """X and y without padding, in the original order: for methods that need the whole matrix."""
-        X = self.blocks.X.reshape(-1, self.n_columns)[: self.n_rows]
-        return X, self.blocks.y.reshape(-1)[: self.n_rows]
+        if not self.local or self.blocks is None:
+            raise InputError("this method needs all rows in one process: use a method that collapses u, such as ml2")
+        n = round(self.n_rows / self.scale)
+        return self.blocks.X.reshape(-1, self.n_columns)[:n], self.blocks.y.reshape(-1)[:n]
 
 
-def checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X as float64 (N, D) and y as float64 (N,), or an InputError that names what is wrong."""
-    X, y = checked_matrix(X, "X"), _numbers(y, "y")
-    if y.ndim != 1:
-        hint = ": use y.ravel() for a single output" if y.ndim == 2 and y.shape[1] == 1 else ""
-        raise InputError(f"y must be one-dimensional, but has shape {y.shape}{hint}")
-    if len(X) != len(y):
-        raise InputError(f"X has {len(X)} rows and y has {len(y)}: they must be equal")
-    _refuse_non_finite(y, "y")
-    return X, y
+def cut(values: np.ndarray, length: int, n_blocks: int) -> np.ndarray:
+    """Rows in blocks, the last filled up with zeros."""
+    padding = n_blocks * length - len(values)
+    padded = np.pad(values, [(0, padding)] + [(0, 0)] * (values.ndim - 1)) if padding else values
+    return padded.reshape(n_blocks, length, *values.shape[1:])
 
 
-def checked_matrix(X: Any, name: str) -> np.ndarray:
-    """A non-empty, finite float64 matrix, or an InputError that names what is wrong."""
-    X = _numbers(X, name)
-    if X.ndim != 2:
-        hint = f": use {name}.reshape(-1, 1) for a single column" if X.ndim == 1 else ""
-        raise InputError(f"{name} must be two-dimensional (rows, columns), but has shape {X.shape}{hint}")
-    if X.shape[0] == 0 or X.shape[1] == 0:
-        raise InputError(f"{name} is empty: its shape is {X.shape}")
-    _refuse_non_finite(X, name)
-    return X
+def _sum_blocks(summand: Callable, *inputs: Any) -> tuple[Any, Any]:
+    """Sums over the leading axis of `inputs`, block by block."""
+    if jax.tree.leaves(inputs)[0].shape[0] == 1:  # no loop, so that XLA can fuse across the whole bound
+        total, keep = summand(*jax.tree.map(lambda a: a[0], inputs))
+        return total, jax.tree.map(lambda a: a[None], keep)
+
+    def step(total, block):
+        part, keep = summand(*block)
+        return jax.tree.map(jnp.add, total, part), keep
+
+    first = jax.tree.map(lambda a: a[0], inputs)
+    shapes = jax.eval_shape(lambda block: summand(*block)[0], first)
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(step, zero, inputs)
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind == "c":
-            raise InputError(f"{name} holds complex numbers: give the real part, or modulus and phase as columns")
-        return array.astype(np.float64)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} holds values that are not numbers ({error}): encode or drop them") from None
+def _sum_chunks(stream: Stream, summand: Callable, *kept: Any) -> tuple[Any, Any]:
+    """The same over chunks that are read while the one before computes, each in blocks."""
 
+    def chunk(number, *kept_of_chunk):
+        return _sum_blocks(summand, Rows(*stream.chunk(number)), *kept_of_chunk)
 
-def _refuse_non_finite(array: np.ndarray, name: str) -> None:
-    bad = ~np.isfinite(array)
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        position = f"row {where[0]}" + (f", column {where[1]}" if len(where) > 1 else "")
-        raise InputError(
-            f"{name} has {int(bad.sum())} NaN or infinite values, the first at {position}: drop or impute them"
-        )
+    return _sum_blocks(chunk, stream.numbers(), *kept)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from integrand.data.dataset import checked_matrix, checked_rows
+from integrand.data.checked import checked_matrix, checked_rows
 from integrand.errors import InputError
 
 # A spread of at most this many rounding units is noise of the number format, not information.

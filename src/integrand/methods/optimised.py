@@ -1,5 +1,6 @@
 """Methods that return one θ: `ml2` and `map` with inducing points, `gpr-ml2` and `gpr-map` without."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -9,13 +10,12 @@ from integrand.errors import InputError, NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
 from integrand.infer.threads import one_blas_thread
 from integrand.methods.checkpoint import WarmStart
+from integrand.methods.corrected import Objective, climb_by_sample
 from integrand.methods.paper_schedule import paper_sgpr
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, density, likelihood, penalised
-
-Objective = Callable[[Evaluation], tuple[float, np.ndarray]]
+from integrand.targets import CollapsedTarget, ExactTarget, density, likelihood, penalised
 
 
 def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
@@ -55,11 +55,30 @@ def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) 
     With `to_mode` Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
     """
     settings, phi = problem.settings, problem.model.start()
+    if problem.sample is not None:
+        return _warm_start_by_sample(problem, target, to_mode)
     Z, name = starting_inducing(problem, target, phi)
     phi, Z, optimum = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, likelihood)
     if to_mode:
         _, Z, _ = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, density)
     return WarmStart(phi, Z, optimum.value, name)
+
+
+def _warm_start_by_sample(problem: Problem, target: CollapsedTarget, to_mode: bool) -> WarmStart:
+    """The same with many rows: first on a sample of them, then corrected by all."""
+    near, alone = sample_of(problem)
+    phi, Z, _, name = warm_start(alone, near, to_mode=False)
+    phi, Z, e = climb_by_sample(target, near, (phi, Z), likelihood)
+    if to_mode:
+        _, Z, _ = climb_by_sample(target, near, (phi, Z), density, passes=6)
+    return WarmStart(phi, Z, e.log_likelihood, name)
+
+
+def sample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
+    """The bound of the sample that stands for all rows, and the problem as if there were no other rows."""
+    assert problem.sample is not None
+    alone = dataclasses.replace(problem, data=problem.sample, sample=None)
+    return CollapsedTarget(problem.model, problem.sample, problem.jitter), alone
 
 
 def exact_warm_start(problem: Problem, target: ExactTarget) -> WarmStart:
@@ -90,8 +109,7 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
     found, objective = [], penalised if with_prior else likelihood
     with one_blas_thread(target.threads(problem.n_inducing) == 1):
         for k, phi in enumerate(starting_points(problem, settings.restarts)):
-            Z, name = starting_inducing(problem, target, phi, purpose=k)
-            found.append((*climb_theta_and_inducing(target, phi, Z, settings, settings.steps, objective), name))
+            found.append(_climbed(problem, target, phi, k, objective))
             problem.progress.update(k + 1, settings.restarts, f"bound {found[-1][2].value:.2f}")
     phi, Z, optimum, name = max(found, key=lambda result: result[2].value)
     clock.enter("conditional")
@@ -112,6 +130,23 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
         {"gradients": target.counter.gradients, "failures": target.counter.failures},
         (f"Z started from {name}.", optimum.message.capitalize() + "."),
     )
+
+
+def _climbed(
+    problem: Problem, target: CollapsedTarget, phi: np.ndarray, k: int, objective: Objective
+) -> tuple[np.ndarray, np.ndarray, Optimum, str]:
+    """The climb from one start; with many rows on a sample of them first, then corrected by all."""
+    settings = problem.settings
+    if problem.sample is None:
+        Z, name = starting_inducing(problem, target, phi, purpose=k)
+        return *climb_theta_and_inducing(target, phi, Z, settings, settings.steps, objective), name
+    near, alone = sample_of(problem)
+    Z, name = starting_inducing(alone, near, phi, purpose=k)
+    phi, Z, optimum = climb_theta_and_inducing(near, phi, Z, settings, settings.steps, objective)
+    phi, Z, e = climb_by_sample(target, near, (phi, Z), objective, passes=40)
+    if not np.isfinite(e.log_likelihood):
+        raise NumericalError("the bound of all rows is not finite where that of a sample is: use a larger jitter")
+    return phi, Z, dataclasses.replace(optimum, value=objective(e)[0]), name
 
 
 def fit_exact(problem: Problem, with_prior: bool) -> Posterior:

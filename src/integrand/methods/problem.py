@@ -50,11 +50,13 @@ class Settings:
     predictive_draws: int = 400  # draws kept for predicting, evenly thinned
     live_points: int = 250  # of nested sampling
     max_exact_rows: int = 8_000  # exact methods factor a matrix with as many rows at every step
+    grow: bool | None = None  # begin on a sample of the rows; None: where there are many more than a sample has
+    sample_rows: int = 20_000  # of that sample
     seed: int = 0
 
     def __post_init__(self):
         counts = "n_inducing chains max_draws steps warm_steps restarts tune round_draws max_rounds"
-        counts += " predictive_draws batch_size importance_draws max_exact_rows live_points"
+        counts += " predictive_draws batch_size importance_draws max_exact_rows live_points sample_rows"
         for name in counts.split():
             self._check_count(name, least=1)
         self._check_count("seed", least=0)
@@ -107,6 +109,7 @@ class Problem:
     run: RunDirectory | None = None
     clock: Clock = field(default_factory=Clock)
     Z: Float[np.ndarray, "M D"] | None = None  # inducing inputs to start from, standardised
+    sample: Dataset | None = None  # some of the rows, in memory, standing for all: where there are very many
 
     def refuse_many_rows(self) -> None:
         """No more rows than the user allows for exact methods."""
@@ -121,7 +124,11 @@ class Problem:
         """M: what was asked for, but no more than there are distinct rows."""
         if self.Z is not None:
             return len(self.Z)
-        return min(self.settings.n_inducing, len(distinct_rows(np.asarray(self.data.arrays()[0]))))
+        return min(self.settings.n_inducing, len(distinct_rows(self.some_inputs())))
+
+    def some_inputs(self) -> Float[np.ndarray, "K D"]:
+        """Rows to start inducing inputs from: all, or a uniform sample where not all are at hand."""
+        return np.asarray((self.data if self.data.local or self.sample is None else self.sample).arrays()[0])
 
 
 def starting_inducing(
@@ -132,7 +139,7 @@ def starting_inducing(
         return problem.Z, "given"
     rng, m = problem.rng(purpose), problem.n_inducing
     with float64_scope():
-        X = np.asarray(problem.data.arrays()[0])
+        X = problem.some_inputs()
         gp = problem.model.gp(problem.model.theta(jnp.asarray(phi)))
         found = candidates(rng, X, m, gp)
     bounds = {name: target.evaluate(phi, Z).log_likelihood for name, Z in found.items()}

@@ -1,34 +1,38 @@
 """`fit`, which standardises the data and runs a method of the table, and `resume`."""
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from integrand.data.dataset import Dataset, block_rows_for, checked_rows
+from integrand.data.checked import checked_rows
+from integrand.data.disk import MappedRows, RowsOnDisk, rows_from
 from integrand.data.scaling import Standardiser
-from integrand.description import describe_model, model_from
-from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError
+from integrand.distributed.layout import Overview, overview, own_part
+from integrand.distributed.ranks import Ranks
+from integrand.errors import InputError
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import LIKELIHOODS, Gaussian, Likelihood
 from integrand.linalg import Jitter
-from integrand.methods.problem import Problem, Settings
+from integrand.methods.origin import InMemory, OnDisk, Origin
+from integrand.methods.recipe import Recipe, opened, settings_from
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RUN, RunDirectory
 from integrand.presets import DEFAULT
-from integrand.progress import Bars, Progress, Silent
-from integrand.room import make_room
+from integrand.progress import Progress
+
+# Rows of a process that take no more stay in memory; those of a larger table are read from disk at every pass.
+MEMORY = 2**30
 
 
 def fit(
     X: Any,
-    y: Any,
+    y: Any = None,
     kernel: Kernel | None = None,
     *,
     method: str = "sgpr-hmc",
@@ -44,12 +48,17 @@ def fit(
     record: Mapping[str, Any] | None = None,
     strict: bool = False,
     progress: bool | Progress = False,
+    ranks: Ranks | None = None,
+    memory: int = MEMORY,
+    seen: Overview | None = None,
     **settings: Any,
 ) -> Posterior:
     """Fit a GP to X (N, D) and y (N,), in their own units, and return the posterior.
 
     Parameters
     ----------
+    X, y
+        Arrays; or, without y, rows on disk: `open_rows("big.parquet", target="y")`, or `MappedRows(X, y)`.
     kernel, noise, mean, priors
         See `Model`; the default kernel is RBF with one lengthscale a column. Priors speak of standardised data.
     method
@@ -71,38 +80,50 @@ def fit(
         Raise NotConvergedError if the verdict is bad.
     progress
         True for progress bars on standard error.
+    ranks
+        The processes that fit together, from `join()`; every one of them calls `fit`. Arrays are then the rows of this
+        process alone; of rows on disk each process reads its part. All get the same posterior, only rank 0 writes.
+    memory
+        Bytes that the rows of a process may take; rows on disk beyond that are read at every pass.
+    seen
+        What one pass over rows on disk has shown (`overview`), to save another; X is then the part of this process.
     settings
         Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, ...
     """
-    X, y = checked_rows(X, y)
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
-    chosen, observed = _settings(settings), _likelihood(likelihood)
-    observed.check_y(y)
-    METHODS[method].check(method, chosen, observed, len(y), run_dir is not None)
-    scaler = Standardiser.fit(X, y) if scaler is None else scaler
+    chosen, observed = settings_from(settings), _likelihood(likelihood)
+    if ranks is None and not isinstance(X, RowsOnDisk):
+        X, y = checked_rows(X, y)
+        observed.check_y(y)
+        # What the method refuses, before anything is computed.
+        METHODS[method].check(method, chosen, observed, len(y), run_dir is not None)
+        scaler = Standardiser.fit(X, y) if scaler is None else scaler
+        origin: Origin = InMemory(X, y)
+        n_columns, low, high = X.shape[1], float(y.min()), float(y.max())
+    else:
+        METHODS[method].check(method, chosen, observed, 0, run_dir is not None)
+        METHODS[method].check_large(method, chosen)
+        divided = seen is not None or not isinstance(X, RowsOnDisk)
+        part = own_part(_rows(X, y, columns), ranks, divided)
+        seen = seen or overview(part, ranks, chosen.sample_rows, chosen.seed)
+        scaler = seen.whole.standardiser() if scaler is None else scaler
+        origin = OnDisk(part, seen.whole.n_rows, seen.sample, memory, ranks)
+        columns = columns or seen.names
+        n_columns, low, high = len(seen.names), float(seen.whole.low[-1]), float(seen.whole.high[-1])
     if not observed.standardises_y:
         scaler = dataclasses.replace(scaler, y_mean=0.0, y_sd=1.0)
     if not 1e-100 < scaler.y_sd < 1e100:  # its square is a variance
         raise InputError(f"the standard deviation of y is {scaler.y_sd:.1e}: give y in other units")
-    model = Model(RBF() if kernel is None else kernel, columns or X.shape[1], noise, mean, priors, observed)
-    if model.n_columns != X.shape[1]:
-        raise InputError(f"{model.n_columns} column names were given for {X.shape[1]} columns")
+    model = Model(RBF() if kernel is None else kernel, columns or n_columns, noise, mean, priors, observed)
+    if model.n_columns != n_columns:
+        raise InputError(f"{model.n_columns} column names were given for {n_columns} columns")
     if METHODS[method].draws:
-        if model.n_theta == 0:
-            raise InputError(
-                "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
-            )
-        if np.ptp(y) == 0.0 and observed.largest == 1.0:
-            raise InputError(f"y is {y[0]:g} in all rows, one class only: there is nothing to tell apart")
-        if np.ptp(y) == 0.0 and observed.standardises_y:
-            where = "the one sample there is" if len(y) == 1 else f"all {len(y)} rows"
-            advice = " (`map` predicts it)" if isinstance(observed, Gaussian) else ""
-            raise InputError(f"y is {y[0]:g} in {where}: there is no noise or signal to learn from a constant{advice}")
+        _refuse_nothing_to_draw(model, origin.n_rows, low, high)
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
-    recipe = _Recipe(method, model, scaler, chosen, jitter, X, y, start)
-    if run_dir is None:
-        return recipe.carry_out(None, strict, progress)
+    recipe = Recipe(method, model, scaler, chosen, jitter, origin, start)
+    if run_dir is None or (ranks is not None and not ranks.leads):
+        return recipe.carry_out(None, strict, progress and (ranks is None or ranks.leads))
     run = _new_run(Path(run_dir), recipe.header() | {"record": dict(record or {})})
     try:
         recipe.save(run)
@@ -113,18 +134,69 @@ def fit(
 
 
 def resume(
-    run_dir: str | Path, *, strict: bool = False, progress: bool | Progress = False, **changes: Any
+    run_dir: str | Path,
+    *,
+    strict: bool = False,
+    progress: bool | Progress = False,
+    ranks: Ranks | None = None,
+    **changes: Any,
 ) -> Posterior:
-    """Go on with a fit from its run directory; `changes` are settings such as max_minutes or target_ess."""
-    run = RunDirectory.open(Path(run_dir))
+    """Go on with a fit from its run directory; `changes` are settings such as max_minutes or target_ess.
+
+    With `ranks`, of which only rank 0 needs to see the directory, the rows on disk are divided among them anew: a run
+    may go on with another number of processes than it was begun with.
+    """
+    run = None if ranks is not None and not ranks.leads else RunDirectory.open(Path(run_dir))
     try:
-        recipe = _Recipe.load(run)
-        recipe = dataclasses.replace(recipe, settings=_settings(dataclasses.asdict(recipe.settings) | changes))
-        METHODS[recipe.method].check(recipe.method, recipe.settings, recipe.model.likelihood, len(recipe.y), True)
+        recipe = opened(run) if run is not None else None
+        if ranks is not None:
+            recipe = _recipe_of_all(recipe, ranks)
+        assert recipe is not None
+        recipe = dataclasses.replace(recipe, settings=settings_from(dataclasses.asdict(recipe.settings) | changes))
+        recipe.check(True)
     except BaseException:
-        run.close()
+        if run is not None:
+            run.close()
         raise
-    return recipe.carry_out(run, strict, progress)
+    return recipe.carry_out(run, strict, progress and (ranks is None or ranks.leads))
+
+
+def _recipe_of_all(recipe: Recipe | None, ranks: Ranks) -> Recipe:
+    """Rank 0's recipe in all processes, each with its part of the rows."""
+    told = None
+    if recipe is not None:
+        if not isinstance(recipe.origin, OnDisk):
+            raise InputError("this run keeps its rows in its directory: resume it with one process")
+        scaler = {name: np.asarray(value).tolist() for name, value in dataclasses.asdict(recipe.scaler).items()}
+        told = [recipe.header(), scaler, recipe.n_inducing]
+    header, scaler, n_inducing = ranks.exchange(told)[0]
+    rows = ranks.all_or_none(lambda: rows_from(header["rows"]))
+    sample = recipe.origin.sample if recipe is not None and isinstance(recipe.origin, OnDisk) else np.zeros((0, 0))
+    origin = OnDisk(rows.part(ranks.rank, ranks.size), rows.n_rows, sample, header["memory"], ranks)
+    if recipe is not None:
+        return dataclasses.replace(recipe, origin=origin)
+    return Recipe.told(header, scaler, n_inducing, origin)
+
+
+def _rows(X: Any, y: Any, columns: Sequence[str] | None) -> RowsOnDisk:
+    if isinstance(X, RowsOnDisk):
+        if y is not None:
+            raise InputError("rows on disk have their target with them: leave y out")
+        return X
+    return MappedRows(*checked_rows(X, y), columns)
+
+
+def _refuse_nothing_to_draw(model: Model, n_rows: int, low: float, high: float) -> None:
+    """A posterior needs hyperparameters, and a y that varies."""
+    if model.n_theta == 0:
+        raise InputError("every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior")
+    observed = model.likelihood
+    if low == high and observed.largest == 1.0:
+        raise InputError(f"y is {low:g} in all rows, one class only: there is nothing to tell apart")
+    if low == high and observed.standardises_y:
+        where = "the one sample there is" if n_rows == 1 else f"all {n_rows} rows"
+        advice = " (`map` predicts it)" if isinstance(observed, Gaussian) else ""
+        raise InputError(f"y is {low:g} in {where}: there is no noise or signal to learn from a constant{advice}")
 
 
 def _new_run(path: Path, header: Mapping[str, Any]) -> RunDirectory:
@@ -135,67 +207,6 @@ def _new_run(path: Path, header: Mapping[str, Any]) -> RunDirectory:
     return RunDirectory.create(path, header)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recipe:
-    """Everything that determines a fit, and how to keep it in a run directory."""
-
-    method: str
-    model: Model
-    scaler: Standardiser
-    settings: Settings
-    jitter: Jitter
-    X: np.ndarray
-    y: np.ndarray
-    Z: np.ndarray | None
-
-    def header(self) -> dict[str, Any]:
-        """All but the arrays, as JSON."""
-        return {
-            "method": self.method,
-            "model": describe_model(self.model),
-            "settings": dataclasses.asdict(self.settings),
-            "jitter": self.jitter._asdict(),
-        }
-
-    def save(self, run: RunDirectory) -> None:
-        """Keep the arrays."""
-        arrays = {"X": self.X, "y": self.y, **dataclasses.asdict(self.scaler)}
-        run.save("data", arrays if self.Z is None else arrays | {"Z": self.Z})
-
-    @classmethod
-    def load(cls, run: RunDirectory) -> "_Recipe":
-        """What `header` and `save` kept."""
-        arrays, _ = run.load("data")
-        try:
-            header = run.header
-            X, y, Z = arrays.pop("X"), arrays.pop("y"), arrays.pop("Z", None)
-            model, settings = model_from(header["model"]), _settings(header["settings"])
-            scaler = Standardiser(arrays["x_mean"], arrays["x_sd"], float(arrays["y_mean"]), float(arrays["y_sd"]))
-            return cls(header["method"], model, scaler, settings, Jitter(**header["jitter"]), X, y, Z)
-        except (KeyError, TypeError) as error:
-            raise RunDirectoryError(f"{run.path} does not describe a fit that this version knows: {error}") from error
-
-    def carry_out(self, run: RunDirectory | None, strict: bool, progress: bool | Progress) -> Posterior:
-        """Standardise and run the method; the run directory is released whatever happens."""
-        listener = (Bars() if progress else Silent()) if isinstance(progress, bool) else progress
-        make_room()
-        try:
-            rows = block_rows_for(self.settings.n_inducing)
-            data = Dataset.of(self.scaler.transform_X(self.X), self.scaler.transform_y(self.y), rows)
-            problem = Problem(self.model, data, self.scaler, self.settings, self.jitter, listener, run, Z=self.Z)
-            posterior = METHODS[self.method].fit(problem)
-        finally:
-            listener.close()
-            if run is not None:
-                run.close()
-        if posterior.verdict is not None:
-            if strict:
-                posterior.verdict.raise_if_bad()
-            elif not posterior.verdict.ok:
-                warnings.warn(str(posterior.verdict), ConvergenceWarning, stacklevel=3)
-        return posterior
-
-
 def _likelihood(value: Any) -> Likelihood:
     if isinstance(value, Likelihood):
         return value
@@ -204,11 +215,3 @@ def _likelihood(value: Any) -> Likelihood:
     if value not in LIKELIHOODS:
         raise InputError(f"there is no likelihood {value!r}: choose from {', '.join(LIKELIHOODS)}")
     return LIKELIHOODS[value]()
-
-
-def _settings(values: Mapping[str, Any]) -> Settings:
-    known = sorted(f.name for f in dataclasses.fields(Settings))
-    for name in values:
-        if name not in known:
-            raise InputError(f"there is no setting {name!r}: choose from {', '.join(known)}")
-    return Settings(**values)

@@ -20,6 +20,7 @@ from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import Round, WarmStart
+from integrand.methods.grown import Grown
 from integrand.methods.optimised import warm_start
 from integrand.methods.paper_schedule import paper_schedule
 from integrand.methods.problem import Problem, starting_inducing
@@ -51,7 +52,10 @@ class _Fit:
     def __init__(self, problem: Problem, target: CollapsedTarget, move_Z: bool):
         self.problem, self.target, self.move_Z = problem, target, move_Z
         self.settings = problem.settings
-        parallel = available_cores() if target.threads(problem.n_inducing) == 1 else 1
+        # With very many rows a sample of them does the searching.
+        self.grown = None if problem.sample is None else Grown(problem, target)
+        one = (self.grown.near if self.grown else target).threads(problem.n_inducing) == 1
+        parallel = available_cores() if one else 1
         self.sampling = Sampling(problem, target.counter, parallel)
         self.saved = self.sampling.saved
         self.latest: Chains | None = None  # draws of the latest round, at the Z of that round
@@ -59,25 +63,33 @@ class _Fit:
     def run(self) -> Posterior:
         """All of Algorithm 1."""
         sampling = self.sampling
-        start = sampling.warm_start(self.climbed)
+        start = self.start = sampling.warm_start(self.climbed)
         path = [start.Z]
         whitening = self.rounds(start, path) if self.move_Z else self.metric(start.phi, start.Z)
         # Return: where there is no time for chains of their own, the draws of the last round are from this Z.
-        density = self.density(path[-1])
+        density = self.density(path[-1], whitening, final=True)
         chains = self.latest if sampling.interrupted else sampling.final_draws(density, whitening, self.latest)
         chains = sampling.or_one(chains, density, start.phi)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
         conditional = sparse_conditional(self.problem.model, thinned, path[-1], self.problem.data, self.problem.jitter)
         method = "sgpr-hmc" if self.move_Z else "sgpr-hmc-fixed-z"
-        return sampling.posterior(method, chains, conditional, start.phi, np.array(path), {"rounds": len(path) - 1})
+        counts = {"rounds": len(path) - 1}
+        if self.grown is not None:
+            counts |= self.grown.counts()
+            sampling.notes.append(self.grown.told())
+        return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
 
-    def density(self, Z: np.ndarray) -> Density:
-        """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ."""
+    def density(self, Z: np.ndarray, whitening: Whitening | None = None, final: bool = False) -> Density:
+        """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; where a sample searches, rounds draw from what it gives."""
+        if self.grown is not None:
+            return self.grown.density(self.start.phi, Z, whitening, exact=final)
         return Density(lambda phi: density(self.target.evaluate(phi, Z)), lambda: self.target.traced(Z))
 
     def climbed(self) -> WarmStart:
         """Lines 2-4: climb L over (θ, Z), or over θ alone where Z is fixed, for a fixed number of steps."""
+        if self.grown is not None:
+            return self.grown.warm_start(self.move_Z)
         if self.move_Z:
             return warm_start(self.problem, self.target)
         phi = self.problem.model.start()
@@ -125,8 +137,9 @@ class _Fit:
         sampling, draws = self.sampling, self.settings.round_draws
         tune = self.settings.tune if k == 0 else sampling.short_tune()
         self.problem.progress.phase(f"round {k + 1}: draw θ")
-        starts = sampling.dispersed(self.density(Z), whitening, [1, k])
-        result = sampling.run(self.density(Z), whitening, starts, tune, draws, [2, k], sampling.tell(tune + draws))
+        density = self.density(Z, whitening)
+        starts = sampling.dispersed(density, whitening, [1, k])
+        result = sampling.run(density, whitening, starts, tune, draws, [2, k], sampling.tell(tune + draws))
         divergences = int(result.chains.diverging.sum())
         if divergences > 0.01 * result.chains.diverging.size and self.sampling.target_accept < 0.9:
             self.sampling.target_accept = 0.9
@@ -142,12 +155,14 @@ class _Fit:
         moving, judging = picked[::2], picked[1::2]
         self.problem.progress.phase("move Z")
 
-        def f(x: np.ndarray):
+        def all_rows(x: np.ndarray):
             bounds, gradient = self.target.averaged(moving, x.reshape(Z.shape))
             return float(bounds.mean()), gradient.ravel()
 
+        f = all_rows if self.grown is None else self.grown.averaged(moving, Z)
+        judged = (lambda phis, Z: self.target.averaged(phis, Z)[0]) if self.grown is None else self.grown.judged
         Z_new = maximise_lbfgs(f, Z.ravel(), max_steps=INDUCING_STEPS).x.reshape(Z.shape)
-        before, after = (self.target.averaged(judging, z)[0] for z in (Z, Z_new))
+        before, after = (judged(judging, z) for z in (Z, Z_new))
         gains = after - before
         gain, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
         if not np.isfinite(gain) or gain <= 0.0:  # the move fitted the draws that made it, not the posterior

@@ -27,6 +27,7 @@ class Method:
     own_sampler: bool = False  # part of the method: the setting stays at its default
     sparse: bool = True  # has inducing points
     paper: bool = False  # has the schedule of the paper's runs
+    collapsed: bool = False  # needs the rows only through the sums of the collapsed bound
 
     def check(
         self, name: str, settings: Settings, likelihood: Likelihood, n_rows: int = 0, on_disk: bool = False
@@ -40,6 +41,16 @@ class Method:
         if not self.any_likelihood and not isinstance(likelihood, Gaussian):
             others = ", ".join(other for other, method in METHODS.items() if method.any_likelihood)
             raise InputError(f"{name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+
+    def check_large(self, name: str, settings: Settings) -> None:
+        """Refuse rows that are on disk or in several processes where a method needs more than sums over them."""
+        if not self.collapsed:
+            others = ", ".join(other for other, method in METHODS.items() if method.collapsed)
+            raise InputError(f"{name} needs all rows in the memory of one process: use {others}")
+        if settings.sampler not in (Settings.sampler, "nuts"):
+            raise InputError(f"the sampler {settings.sampler} needs all rows in the memory of one process: use nuts")
+        if settings.schedule == "paper":
+            raise InputError("the paper's schedule needs all rows in the memory of one process: use the default")
 
     def _check_sampler(self, name: str, sampler: str) -> None:
         if sampler == Settings.sampler or sampler in self.samplers:
@@ -72,8 +83,12 @@ class Method:
 
 
 METHODS: Mapping[str, Method] = {
-    "ml2": Method("SGPR: θ and Z maximise the bound", "optimised", "fit_sparse", {"with_prior": False}, paper=True),
-    "map": Method("θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}),
+    "ml2": Method(
+        "SGPR: θ and Z maximise the bound", "optimised", "fit_sparse", {"with_prior": False}, paper=True, collapsed=True
+    ),
+    "map": Method(
+        "θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}, collapsed=True
+    ),
     "sgpr-hmc": Method(
         "Algorithm 1: θ drawn from p(θ) exp L(θ, Z), Z moved along the mean of ∂L/∂Z",
         "sgpr_hmc",
@@ -81,6 +96,7 @@ METHODS: Mapping[str, Method] = {
         draws=True,
         samplers=THETA_SAMPLERS,
         paper=True,
+        collapsed=True,
     ),
     "sgpr-hmc-fixed-z": Method(
         "θ drawn from p(θ) exp L(θ, Z), Z stays where it starts",
@@ -89,6 +105,7 @@ METHODS: Mapping[str, Method] = {
         {"move_Z": False},
         draws=True,
         samplers=THETA_SAMPLERS,
+        collapsed=True,
     ),
     "gpr-ml2": Method(
         "exact GP, θ maximises the likelihood", "optimised", "fit_exact", {"with_prior": False}, sparse=False
@@ -139,7 +156,14 @@ METHODS: Mapping[str, Method] = {
         any_likelihood=True,
         samplers=("sghmc",),
     ),
-    "fbgp": Method("θ and Z drawn together, with the collapsed bound", "fbgp", "fbgp", draws=True, samplers=("nuts",)),
+    "fbgp": Method(
+        "θ and Z drawn together, with the collapsed bound",
+        "fbgp",
+        "fbgp",
+        draws=True,
+        samplers=("nuts",),
+        collapsed=True,
+    ),
     "svgp": Method(
         "θ, Z and a Gaussian q(u) maximise the uncollapsed bound", "svgp", "svgp", any_likelihood=True, paper=True
     ),
@@ -150,6 +174,8 @@ METHODS: Mapping[str, Method] = {
         draws=True,
         any_likelihood=True,
     ),
-    "vi-collapsed": Method("Gaussian q(θ), u collapsed, Z optimised", "vi_collapsed", "vi_collapsed", draws=True),
+    "vi-collapsed": Method(
+        "Gaussian q(θ), u collapsed, Z optimised", "vi_collapsed", "vi_collapsed", draws=True, collapsed=True
+    ),
     "gpr-vi": Method("exact GP, Gaussian q(θ)", "vi_collapsed", "gpr_vi", draws=True, sparse=False),
 }

@@ -13,7 +13,7 @@ from integrand.bounds.exact import factorise_exact
 from integrand.data.dataset import Dataset
 from integrand.linalg import Jitter, cholesky, triangular_inverse
 from integrand.model import Model
-from integrand.precision import in_float64
+from integrand.precision import float64_scope, in_float64
 
 
 class SparseConditional(NamedTuple):
@@ -53,8 +53,11 @@ Conditional = SparseConditional | ExactConditional | VariationalConditional
 
 
 @partial(jax.jit, static_argnames=("model", "jitter"))
-def _sparse_factors(phi, Z, data, model: Model, jitter: Jitter):
-    return inducing_posterior(factorise(model.gp(model.theta(phi)), Z, data, jitter))
+def _sparse_factors(phi, Z, data: Dataset, model: Model, jitter: Jitter):
+    def program(phi, Z, data):
+        return inducing_posterior(factorise(model.gp(model.theta(phi)), Z, data, jitter))
+
+    return data.together(program, phi, Z)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -72,11 +75,22 @@ def sparse_conditional(
 ) -> SparseConditional:
     """Factor the bound once more at each draw and keep q*(u)."""
     each = Z if Z.ndim == 3 else [Z] * len(phis)
-    parts = [
-        _sparse_factors(np.asarray(phi), z, data, model=model, jitter=jitter) for phi, z in zip(phis, each, strict=True)
-    ]
-    m, LB = (np.array([np.asarray(p[i]) for p in parts]) for i in range(2))
+    parts = [sparse_factors(model, np.asarray(phi), z, data, jitter) for phi, z in zip(phis, each, strict=True)]
+    m, LB = (np.array([p[i] for p in parts]) for i in range(2))
     return SparseConditional(np.asarray(phis), np.asarray(Z), m, LB)
+
+
+def sparse_factors(
+    model: Model, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"], data: Dataset, jitter: Jitter
+) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
+    """q*(u) at one θ, whitened."""
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        with float64_scope():
+            q = _sparse_factors(phi, Z, data, model=model, jitter=jitter)
+            return np.asarray(q.m), np.asarray(q.LB)
+
+    return data.call("factors", phi, Z, run)
 
 
 @in_float64

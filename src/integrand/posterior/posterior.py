@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.dataset import checked_matrix
+from integrand.data.checked import checked_matrix
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
 from integrand.infer.diagnostics import Verdict

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from integrand.data.dataset import checked_rows
+from integrand.data.checked import checked_rows
 from integrand.metrics import calibration as coverage_table
 from integrand.posterior.posterior import Posterior
 from integrand.report.style import BLUE, GREY, PALE, RASTER_POINTS, SKY, VERMILION, one_panel, panels, styled

@@ -5,7 +5,7 @@ import sys
 from html import escape
 from typing import Any
 
-from integrand.data.dataset import checked_rows
+from integrand.data.checked import checked_rows
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import atomic_write
 from integrand.report.page import document, paragraph, section

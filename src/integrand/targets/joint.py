@@ -85,7 +85,7 @@ def _refined(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
 
 def _guessed(phi, data: Dataset, model: Model, jitter: Jitter):
     """Sites with the slope and curvature of log p(y | f) at the likelihood's guess of f; without one, at the mean."""
-    gp, y = model.gp(model.theta(phi)), data.blocks.y
+    gp, y = model.gp(model.theta(phi)), data.held.y
     guess = model.likelihood.guess(y)
     f = jnp.zeros_like(y) + (gp.mean if guess is None else guess)
     slope, W = curvature(lambda f: model.likelihood.log_prob(y, f, gp.noise), f)

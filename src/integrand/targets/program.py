@@ -22,7 +22,7 @@ from integrand.model import Model
 LARGE = 2e10
 
 # How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
-traces: dict[str, int] = {"collapsed": 0, "exact": 0}
+traces: dict[str, int] = {"collapsed": 0, "value": 0, "exact": 0}
 _first_calls: list[float] = []
 
 
@@ -80,17 +80,19 @@ def compiled(function: Callable, static: tuple[str, ...], threads: int) -> Calla
 
 
 class Counter:
-    """Counts across threads: gradients taken, and evaluations where a factorisation failed."""
+    """Counts across threads: gradients and mere values taken, and evaluations where a factorisation failed."""
 
     def __init__(self):
         self._lock = threading.Lock()
         self.gradients = 0
+        self.values = 0
         self.failures = 0
 
-    def add(self, ok: bool) -> None:
+    def add(self, ok: bool, gradient: bool = True) -> None:
         """Count one evaluation."""
         with self._lock:
-            self.gradients += 1
+            self.gradients += gradient
+            self.values += not gradient
             self.failures += not ok
 
 

@@ -1,0 +1,53 @@
+"""Rows as the library takes them: finite float64 arrays of matching shapes, or an error that names what is wrong."""
+
+from typing import Any
+
+import numpy as np
+
+from integrand.errors import InputError
+
+
+def checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """X as float64 (N, D) and y as float64 (N,), or an InputError that names what is wrong."""
+    X, y = checked_matrix(X, "X"), _numbers(y, "y")
+    if y.ndim != 1:
+        hint = ": use y.ravel() for a single output" if y.ndim == 2 and y.shape[1] == 1 else ""
+        raise InputError(f"y must be one-dimensional, but has shape {y.shape}{hint}")
+    if len(X) != len(y):
+        raise InputError(f"X has {len(X)} rows and y has {len(y)}: they must be equal")
+    _refuse_non_finite(y, "y")
+    return X, y
+
+
+def checked_matrix(X: Any, name: str) -> np.ndarray:
+    """A non-empty, finite float64 matrix, or an InputError that names what is wrong."""
+    X = _numbers(X, name)
+    if X.ndim != 2:
+        hint = f": use {name}.reshape(-1, 1) for a single column" if X.ndim == 1 else ""
+        raise InputError(f"{name} must be two-dimensional (rows, columns), but has shape {X.shape}{hint}")
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise InputError(f"{name} is empty: its shape is {X.shape}")
+    _refuse_non_finite(X, name)
+    return X
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise InputError(f"{name} holds complex numbers: give the real part, or modulus and phase as columns")
+        return array.astype(np.float64)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} holds values that are not numbers ({error}): encode or drop them") from None
+
+
+def _refuse_non_finite(array: np.ndarray, name: str) -> None:
+    bad = ~np.isfinite(array)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        position = f"row {where[0]}" + (f", column {where[1]}" if len(where) > 1 else "")
+        raise InputError(
+            f"{name} has {int(bad.sum())} NaN or infinite values, the first at {position}: drop or impute them"
+        )

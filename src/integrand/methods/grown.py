@@ -1,0 +1,147 @@
+"""Few passes over many rows: a sample of them does the searching, all of them decide.
+
+Chains move by the corrected bound of a sample (`corrected.py`) and are accepted by the bound of all rows
+(`infer/surrogate.py`), so they draw from the same posterior as without a sample, with one value of the bound a draw
+and none while they tune. Whether the sample is good enough for that is tried out; if not, NUTS runs on all rows.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from integrand.data.dataset import Dataset, block_rows_for
+from integrand.infer.metric import Whitening
+from integrand.infer.nuts import LogDensity, SampledRun, sample_nuts
+from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
+from integrand.methods.checkpoint import WarmStart
+from integrand.methods.corrected import Corrected, climb_by_sample
+from integrand.methods.optimised import sample_of, warm_start
+from integrand.methods.problem import Problem, starting_inducing
+from integrand.methods.sampling import Density
+from integrand.targets import CollapsedTarget, density, likelihood
+
+# Draws of θ that move Z, and as many that judge: each costs a pass over all rows.
+_MOVING = 4
+# Draws of each chain that try a sample out, and the shares of accepted ones above which it is taken at once or at all.
+_TRIAL, _GOOD, _USABLE = 8, 0.5, 0.25
+# The smaller sample has this share of the rows that a sample has.
+_SMALLER = 0.25
+
+
+class Grown:
+    """A fit whose rows are many: `whole` has all of them, `near` a sample, `less` a part of that."""
+
+    def __init__(self, problem: Problem, whole: CollapsedTarget):
+        self.problem, self.whole, self.near = problem, whole, sample_of(problem)[0]
+        self.less = CollapsedTarget(problem.model, _part_of_sample(problem), problem.jitter)
+        self.taken = ""  # what the chains moved by
+        self._gate = threading.Lock()  # a pass over all rows takes all cores
+        self._anchors: dict[bytes, tuple] = {}
+
+    def warm_start(self, move_Z: bool) -> WarmStart:
+        """Lines 2-4 of Algorithm 1, mostly on the sample; over θ alone where Z stays."""
+        if move_Z:
+            return warm_start(self.problem, self.whole)
+        phi = self.problem.model.start()
+        Z, name = starting_inducing(self.problem, self.near, phi)
+        phi, Z, e = climb_by_sample(self.whole, self.near, (phi, Z), likelihood, move_Z=False)
+        return WarmStart(phi, Z, e.log_likelihood, name)
+
+    def density(self, phi: np.ndarray, Z: np.ndarray, whitening: Whitening | None, exact: bool) -> Density:
+        """The sampled density at fixed Z as the sample has it, corrected: to first order without a whitening, to
+        second with one. If `exact`, chains are accepted by all rows.
+        """
+        at, whole = self._anchor(phi, Z)
+        corrected = Corrected(self.near, at, whole)
+        if whitening is None:
+            return Density(lambda x: density(corrected.evaluate(x, Z)))
+        if exact:
+            return Density(lambda x: density(corrected.evaluate(x, Z)), own=self._accepted(at, whole))
+        return Density(self._cheap(corrected, whitening))
+
+    def _anchor(self, phi: np.ndarray, Z: np.ndarray) -> tuple:
+        """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle."""
+        if Z.tobytes() not in self._anchors:
+            mode, _, whole = climb_by_sample(self.whole, self.near, (phi, Z), density, move_Z=False, passes=6)
+            self._anchors = {Z.tobytes(): ((mode, Z), whole)}
+        return self._anchors[Z.tobytes()]
+
+    def _cheap(self, corrected: Corrected, whitening: Whitening) -> LogDensity:
+        """A sample's density with the gradient and the curvature that all rows have in the middle of the posterior."""
+        bend = self._bend(corrected, whitening)
+        return lambda x: bend(x, *density(corrected.evaluate(x, corrected.Z)))
+
+    def _bend(self, corrected: Corrected, whitening: Whitening) -> Bend:
+        def miss(x: np.ndarray) -> np.ndarray:
+            whole = self.whole.evaluate(x, corrected.Z)
+            return whole.d_likelihood - corrected.evaluate(x, corrected.Z).d_likelihood
+
+        return bend_from_gradients(miss, corrected.phi, whitening)
+
+    def _accepted(self, at: tuple, whole) -> Callable[..., SampledRun]:
+        """A sampler of its own for the final chains."""
+        Z = at[1]
+
+        def dear(x: np.ndarray) -> float:
+            prior = self.less.evaluate(x, Z).log_prior
+            with self._gate:
+                return self.whole.value(x, Z) + prior
+
+        def own(starts: np.ndarray, whitening: Whitening, **options) -> SampledRun:
+            trial: dict[str, Any] = {"tune": options["tune"], "draws": _TRIAL, "seed": [*options["seed"], 9]}
+            trial["parallel"] = options["parallel"]
+            best: tuple[float, LogDensity | None, np.ndarray] = (0.0, None, starts)
+            for sample in (self.less, self.near):
+                cheap = self._cheap(Corrected(sample, at, whole), whitening)
+                tried = sample_with_surrogate(cheap, dear, starts, whitening, **trial)
+                accepted = float(tried.chains.acceptance.mean()) if tried.chains.n_draws else 0.0
+                if accepted > best[0]:
+                    best = accepted, cheap, tried.chains.x[:, -1]
+                if accepted >= _GOOD or tried.interrupted:
+                    break
+            accepted, cheap, ends = best
+            if cheap is None or accepted < _USABLE:
+                self.taken = f"a sample's proposals were accepted too seldom ({accepted:.2f}): NUTS on all rows"
+                options["parallel"] = 1
+                return sample_nuts(lambda x: density(self.whole.evaluate(x, Z)), starts, whitening, **options)
+            self.taken = f"chains moved by a sample, {accepted:.2f} of the moves accepted by all rows"
+            return sample_with_surrogate(cheap, dear, ends, whitening, **options)
+
+        return own
+
+    def averaged(self, phis: np.ndarray, Z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """1/J Σ_j L(θ_j, Z) as a function of Z to climb (equation (15)), corrected at Z for every draw."""
+        corrected = [Corrected(self.near, (phi, Z), self.whole.evaluate(phi, Z)) for phi in phis[:_MOVING]]
+
+        def f(x: np.ndarray):
+            found = [c.evaluate(c.phi, x.reshape(Z.shape)) for c in corrected]
+            return float(np.mean([e.log_likelihood for e in found])), np.mean([e.dZ for e in found], axis=0).ravel()
+
+        return f
+
+    def judged(self, phis: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """L(θ_j, Z) of all rows for the draws that judge."""
+        return np.array([self.whole.value(phi, Z) for phi in phis[:_MOVING]])
+
+    def counts(self) -> dict[str, int]:
+        """Passes over all rows that gave a mere value, and gradients of the samples."""
+        return {
+            "values": self.whole.counter.values,
+            "sample_gradients": self.near.counter.gradients + self.less.counter.gradients,
+        }
+
+    def told(self) -> str:
+        """How few passes there were."""
+        counter, n = self.whole.counter, self.problem.data.n_rows
+        passes = f"{counter.gradients} gradients and {counter.values} values of the bound of all {n} rows"
+        return f"{passes}, {self.counts()['sample_gradients']} gradients of samples; {self.taken or 'no final chains'}."
+
+
+def _part_of_sample(problem: Problem) -> Dataset:
+    assert problem.sample is not None
+    X, y = (np.asarray(a) for a in problem.sample.arrays())
+    chosen = np.sort(problem.rng(78).choice(len(y), max(2, int(_SMALLER * len(y))), replace=False))
+    length = block_rows_for(problem.settings.n_inducing)
+    return Dataset.of(X[chosen], y[chosen], length).standing_for(problem.data.n_rows)
