@@ -1,0 +1,1 @@
+def collect(*a): print("collect", a)
