@@ -14,11 +14,19 @@ class Contestant:
     options: dict[str, Any] = field(default_factory=dict)
     caveat: str = ""
     same_model: bool = True  # its bound or posterior is the one of the others
+    of_bound: str = ""
+
+    @property
+    def bound_label(self) -> str:
+        """Where only the bound is at work, its optimiser or sampler is not to be named."""
+        return self.of_bound or self.label.partition(",")[0]
 
 
 OURS = "integrand"
 
-_FITC = "predicts with FITC's mean (`sgpr_diagonal_correction` is on by default); noise variance at least 1e-4"
+_FITC = (
+    "predicts with FITC's mean and variance (`sgpr_diagonal_correction` is on by default); noise variance at least 1e-4"
+)
 _NO_JITTER = "adds jitter (1e-8 and up) only where a factorisation fails; "
 _FIXED_Z = "Z stays where it is"
 _EXACT = "exact GP, no inducing points: another model"
@@ -57,7 +65,7 @@ CONTESTANTS = {
         "gpytorch",
         "peer_gpytorch.py",
         {"tune": 150, "draws": 150},
-        _EXACT,
+        f"{_EXACT}; the same recipe on GPyTorch's SGPR leaves out the trace term, which only its own objective adds",
         same_model=False,
     ),
     "pymc": Contestant(
@@ -66,6 +74,7 @@ CONTESTANTS = {
         "peer_pymc.py",
         {"method": "nuts", "tune": 500, "draws": 500},
         f"{_FIXED_Z}, its gradient is in θ alone",
+        of_bound="PyMC MarginalApprox VFE, in θ alone",
     ),
     "pymc-z": Contestant(
         "PyMC MarginalApprox VFE, Z as a variable",
@@ -73,6 +82,7 @@ CONTESTANTS = {
         "peer_pymc.py",
         {"with_Z": True},
         "Z declared as a flat variable, which PyMC is not made for",
+        of_bound="PyMC MarginalApprox VFE, in θ and Z",
     ),
     "pymc-nutpie": Contestant(
         "PyMC MarginalApprox VFE, nutpie",
@@ -94,6 +104,7 @@ CONTESTANTS = {
         "peer_numpyro.py",
         {"tune": 500, "draws": 500},
         _FIXED_Z,
+        of_bound="NumPyro, the bound written naively",
     ),
     "sklearn": Contestant("scikit-learn exact GP", "sklearn", "peer_sklearn.py", {}, _EXACT, same_model=False),
 }

@@ -30,9 +30,15 @@ def environment(threads: int, caches: Path) -> dict[str, str]:
     return values
 
 
-def cores_of(count: int) -> list[int]:
-    """The first so many of the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))[:count]
+@contextlib.contextmanager
+def pinned_to(count: int):
+    """Hold this thread, and with it the children that it starts, to the first so many of its cores."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def run_child(
@@ -51,21 +57,16 @@ def run_child(
     for old in (result_path, result_path.with_suffix(".npz")):
         old.unlink(missing_ok=True)
     job_path.write_text(json.dumps(record))
-    cores = cores_of(record["cores"])
-
-    def pin() -> None:
-        os.sched_setaffinity(0, cores)
-
     with tempfile.TemporaryFile() as output:
-        spawned = time.time()
-        child = subprocess.Popen(
-            [*command, str(job_path), str(result_path), repr(spawned)],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **variables},
-            preexec_fn=pin,
-            start_new_session=True,
-        )
+        with pinned_to(record["cores"]):
+            spawned = time.time()
+            child = subprocess.Popen(
+                [*command, str(job_path), str(result_path), repr(spawned)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
         code, peak, ended = _watched(child, spawned + record["limit"], memory_cap_mb)
         wall = time.time() - spawned
         output.seek(0)

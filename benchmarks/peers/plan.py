@@ -92,8 +92,8 @@ FULL = Profile(
 _FEW = {"tune": 100, "draws": 100}
 QUICK = Profile(
     name="quick",
-    datasets=("yacht", "boston"),
-    gradient_datasets=("yacht", "winered"),
+    datasets=("yacht",),
+    gradient_datasets=("yacht",),
     gradient_rows=(10_000,),
     growth_rows=(1_000, 10_000),
     gradient_repeats=1,
@@ -127,6 +127,8 @@ SMOKE = replace(
 )
 PROFILES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 
+# Where a call takes seconds.
+_LARGE = ("synthetic-100000", "synthetic-1000000")
 # Of these one run says enough: they take long, and nothing about them is a close call.
 _ONCE = ("pymc", "pyro-exact", "pymc-z")
 
@@ -151,11 +153,12 @@ def _repeats(contestant: str, repeats: int) -> int:
 def _gradients(profile: Profile, problems: Sequence[str], cores: Sequence[int], repeats: int) -> Iterator[Job]:
     for repeat in range(repeats):
         for problem in problems:
+            least = 3 if problem in _LARGE else 5
             for n in cores:
                 for name in GRADIENT:
                     if repeat >= _repeats(name, repeats):
                         continue
-                    options = _options(name, seconds=profile.gradient_seconds, least=5, most=1000)
+                    options = _options(name, seconds=profile.gradient_seconds, least=least, most=1000)
                     limit = 600.0 if profile is FULL else 120.0
                     yield Job("gradient", "gradient", problem, name, repeat, n, n, limit, COMMON_JITTER, 0, options)
 

@@ -1,9 +1,9 @@
 """Run the peer benchmarks, each job one child process and one result file; what is there already is not run again.
 
-    python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
-    python benchmarks/peers/run.py --list            # what would be run, and what is there
-    python benchmarks/peers/run.py --install         # make the environments
-    python benchmarks/peers/run.py --collect         # write the tables from what is there, run nothing
+python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
+python benchmarks/peers/run.py --list            # what would be run, and what is there
+python benchmarks/peers/run.py --install         # make the environments
+python benchmarks/peers/run.py --collect         # write the tables from what is there, run nothing
 """
 
 import argparse
@@ -22,6 +22,7 @@ sys.path.insert(0, str(HERE))
 from contestants import CONTESTANTS, ENVIRONMENTS, OURS  # noqa: E402
 from judge import judged  # noqa: E402
 from launch import environment, run_child  # noqa: E402
+from machine import machine, revision  # noqa: E402
 from plan import MEASURES, PROFILES, Job, jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
 
@@ -34,8 +35,12 @@ def parsed(arguments=None):
     parser.add_argument("--retry", action="store_true", help="run again what did not end well")
     parser.add_argument("--venvs", default=os.environ.get("PEERS_VENVS", str(HERE / ".venvs")))
     parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for results")
-    parser.add_argument("--data-dir", default=os.environ.get("INTEGRAND_DATA"), help="with the data sets")
-    parser.add_argument("--out", default="", help="for the tables (docs/benchmarks; of other profiles than full below it)")
+    beside = HERE.parents[2] / "shared" / "data"
+    data_dir = os.environ.get("INTEGRAND_DATA") or (str(beside) if beside.is_dir() else None)
+    parser.add_argument("--data-dir", default=data_dir, help="with the data sets (INTEGRAND_DATA)")
+    parser.add_argument(
+        "--out", default="", help="for the tables (docs/benchmarks; of other profiles than full below it)"
+    )
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--collect", action="store_true")
@@ -125,16 +130,25 @@ def main() -> None:
             print(f"{'waits' if job in waiting else 'there':5} {job.key}")
         print(f"{len(waiting)} of {len(todo)} jobs wait")
         return
-    if not arguments.collect:
+    if not arguments.collect and waiting:
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "machine.json").write_text(json.dumps(machine() | {"commit": revision(HERE.parents[1])}))
         for k, job in enumerate(waiting):
             began = time.time()
             row = run_one(job, arguments, work)
-            print(f"{k + 1}/{len(waiting)} {job.key}: {row['status']} {row['reason']} {time.time() - began:.1f} s", flush=True)
+            outcome = f"{row['status']} {row['reason']}".strip()
+            print(f"{k + 1}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
     from collect import collect
 
     root = HERE.parents[1]
     default = root / "docs" / "benchmarks"
-    out = Path(arguments.out) if arguments.out else default if arguments.profile == "full" else default / arguments.profile
+    out = (
+        Path(arguments.out)
+        if arguments.out
+        else default
+        if arguments.profile == "full"
+        else default / arguments.profile
+    )
     collect(work / "results", out, arguments.profile)
 
 

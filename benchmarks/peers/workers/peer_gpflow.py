@@ -108,7 +108,12 @@ def _chains(job, seeds):
     @tf.function
     def go_on(state, results, length):
         return tfp.mcmc.sample_chain(
-            length, state, previous_kernel_results=results, kernel=kernel, trace_fn=None, return_final_kernel_results=True
+            length,
+            state,
+            previous_kernel_results=results,
+            kernel=kernel,
+            trace_fn=None,
+            return_final_kernel_results=True,
         )
 
     @tf.function
@@ -116,19 +121,20 @@ def _chains(job, seeds):
         return kernel.bootstrap_results(state)
 
     drawn, began = [], time.time()
-    for seed in seeds:
+    for k, seed in enumerate(seeds):
+        share = job.deadline(began, k, len(seeds))
         tf.random.set_seed(seed)
         for variable, value in zip(model.trainable_variables, mode, strict=True):
             variable.assign(value)
         state = [tf.identity(v) for v in helper.current_state]
         results, parts, done = first(state), [], -tune
-        while done < draws and not (job.over() and done >= chunk):
+        while done < draws and not (time.time() > share and done >= chunk):
             found = go_on(state, results, tf.constant(chunk))
             state, results = [s[-1] for s in found.all_states], found.final_kernel_results
             done += chunk
             if done > 0:
                 parts.append(found.all_states)
-            if job.over() and done <= 0:
+            if time.time() > share and done <= 0:
                 return [], 0.0
         unconstrained = [np.concatenate([p[i].numpy() for p in parts]) for i in range(len(state))]
         drawn.append([np.asarray(v) for v in helper.convert_to_constrained_values(unconstrained)])
@@ -168,7 +174,11 @@ def _named(job, values):
     joint = job.options["method"] == "sgpmc"
     model = _with_priors(job, _model(job, *job.start(), joint=joint))
     kernel = model.kernel
-    names = {id(kernel.lengthscales): "lengthscales", id(kernel.variance): "variance", id(model.likelihood.scale): "noise"}
+    names = {
+        id(kernel.lengthscales): "lengthscales",
+        id(kernel.variance): "variance",
+        id(model.likelihood.scale): "noise",
+    }
     if joint:
         names[id(model.V)] = "V"
     return {names[id(p)]: v for p, v in zip(model.trainable_parameters, values, strict=True)}

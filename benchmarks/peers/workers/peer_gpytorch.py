@@ -1,5 +1,6 @@
 """GPyTorch: SGPR (`InducingPointKernel`) with Adam, and Pyro's NUTS on the exact GP."""
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -77,8 +78,8 @@ def ml2(job):
     model, likelihood, X, y = _sgpr(job, *job.start())
     call, trajectory = _loss(model, likelihood, X, y), Trajectory(job)
     adam = torch.optim.Adam(model.parameters(), lr=job.options["rate"])
-    bound, notes = -np.inf, []
-    for step in range(job.options.get("steps", 2000)):
+    bound, notes, steps = -np.inf, [], job.options.get("steps", 2000)
+    for step in range(steps + 1):
         try:
             loss = call()
         except Exception as error:  # a factorisation failed: what a user's loop would end with
@@ -86,13 +87,16 @@ def ml2(job):
             break
         bound = -loss.item() * len(y)
         trajectory.add(bound)
-        if job.over():
-            notes.append(f"stopped after {step + 1} steps: budget used up")
+        if step == steps:
             break
         adam.step()
     row = {"seconds": job.seconds(), "bound": bound, "trajectory": trajectory.points, "notes": notes}
     base = model.base
-    theta = (base.base_kernel.lengthscale.detach().numpy()[0], base.outputscale.item() ** 0.5, likelihood.noise.item() ** 0.5)
+    theta = (
+        base.base_kernel.lengthscale.detach().numpy()[0],
+        base.outputscale.item() ** 0.5,
+        likelihood.noise.item() ** 0.5,
+    )
     arrays = point_arrays(*theta, Z=model.covar_module.inducing_points.detach().numpy())
     model.eval()
     likelihood.eval()
@@ -131,7 +135,7 @@ def _exact(job):
     model.covar_module.register_prior(
         "scale_prior", scale, lambda m: m.outputscale.sqrt(), lambda m, value: m._set_outputscale(value**2)
     )
-    likelihood.register_prior(
+    likelihood.noise_covar.register_prior(
         "noise_prior", noise, lambda m: m.noise.sqrt(), lambda m, value: m._set_noise(value.reshape(1) ** 2)
     )
     return model, likelihood, X, y
@@ -147,9 +151,13 @@ def _part(path_and_spawned, seeds):
 
     import pyro
     import torch
+    from linear_operator.utils.errors import NanError, NotPSDError
     from protocol import Job
     from pyro.infer import MCMC, NUTS
+    from pyro.ops.integrator import register_exception_handler
 
+    # Without this the first factorisation that fails ends the run; with it, it is a divergence.
+    register_exception_handler("not_psd", lambda error: isinstance(error, (NotPSDError, NanError)))
     job = Job(*path_and_spawned)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -163,7 +171,7 @@ def _part(path_and_spawned, seeds):
     for k, seed in enumerate(seeds):
         pyro.set_rng_seed(seed)
         kernel, drawn = NUTS(pyro_model), []
-        share = began + (job.spawned + job.options["cap"] - began) * (k + 1) / len(seeds)
+        share = job.deadline(began, k, len(seeds))
 
         def keep(kernel, samples, stage, i, drawn=drawn, share=share):
             if stage == "Sample":
@@ -171,13 +179,9 @@ def _part(path_and_spawned, seeds):
             if time.time() > share and len(drawn) != 1:
                 raise _Enough
 
-        mcmc = MCMC(
-            kernel, job.options["draws"], job.options["tune"], hook_fn=keep, disable_progbar=True, num_chains=1
-        )
-        try:
+        mcmc = MCMC(kernel, job.options["draws"], job.options["tune"], hook_fn=keep, disable_progbar=True, num_chains=1)
+        with contextlib.suppress(_Enough):
             mcmc.run(X, y)
-        except _Enough:
-            pass
         found.append(drawn)
     return found, time.time() - began
 

@@ -38,7 +38,14 @@ def _fit(job, method, **settings):
     warnings.simplefilter("ignore", ConvergenceWarning)  # the row holds the numbers
     scaler = Standardiser.identity(job.X.shape[1])
     return integrand.fit(
-        job.X, job.y, method=method, scaler=scaler, jitter=_jitter(job), seed=job.seed, n_inducing=len(job.Z), **settings
+        job.X,
+        job.y,
+        method=method,
+        scaler=scaler,
+        jitter=_jitter(job),
+        seed=job.seed,
+        n_inducing=len(job.Z),
+        **settings,
     )
 
 
@@ -69,6 +76,8 @@ def ml2(job):
 
 
 def sample(job):
+    from integrand.methods.problem import Settings
+
     given = {} if job.options.get("own_Z") else {"Z": job.Z}
     posterior = _fit(job, job.options["method"], **given, **job.options.get("settings", {}))
     seconds, spent = job.seconds(), dict(posterior.seconds)
@@ -77,8 +86,8 @@ def sample(job):
     row = {
         "seconds": seconds,
         "sampling_seconds": spent.get("final", 0.0),
-        "tune": 60,
-        "reached": posterior.verdict is not None and posterior.verdict.ok,
+        "tune": Settings().tune,
+        "reached": posterior.verdict.convergence.reached(Settings().target_ess),
         "verdict": str(posterior.verdict),
         "spent": spent,
         "gradients": posterior.counts["gradients"],

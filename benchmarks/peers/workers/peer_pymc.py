@@ -95,7 +95,8 @@ def _by_pymc(job, model):
     finished = [c for c, n in in_chain.items() if n >= o["tune"] + 4]
     if not finished:
         raise TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
-    return found.posterior, time.time() - began, int(found.sample_stats["diverging"].sum())
+    spent = found.posterior.attrs.get("sampling_time", time.time() - began)
+    return found.posterior, float(spent), int(found.sample_stats["diverging"].sum())
 
 
 def _by_nutpie(job, model):

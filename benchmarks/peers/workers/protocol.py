@@ -51,6 +51,10 @@ class Job:
         """Whether the soft budget is used up: a sampler should come to an end with the draws it has."""
         return self.seconds() > self.options.get("cap", float("inf"))
 
+    def deadline(self, began, k, n):
+        """When chain k of n, one after the other since `began`, has had its share of the soft budget."""
+        return began + (self.spawned + self.options["cap"] - began) * (k + 1) / n
+
 
 class Trajectory:
     """(seconds since the process began, bound) as an optimiser goes."""
@@ -107,7 +111,7 @@ def serve(tasks, packages):
 
 
 def in_processes(function, argument, parts, workers):
-    """function(argument, part) for each part in `workers` fresh processes side by side: chains for single-chain samplers."""
+    """function(argument, part) for each part, in fresh processes side by side: for samplers of one chain at a time."""
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
