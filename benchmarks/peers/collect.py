@@ -56,7 +56,7 @@ def _page(rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[
         )
     cells = summary_cells(rows)
     if cells:
-        parts.append("## In short\n\n" + markdown(["measure", "what", "seen"], cells))
+        parts.append("## In short\n\n" + markdown(["measure", "what", "seen"], cells, right=False))
     parts += [_caveats(rows), *(_section(table, drawn) for table in tables), _how(rows, machine, profile)]
     return "\n\n".join(parts) + "\n"
 
@@ -87,14 +87,17 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
         [
             "## How these were made",
             f"`make bench-peers{option}`, {facts.dates(rows)}.",
-            markdown(["machine", ""], [[key, value] for key, value in machine.items()]),
+            markdown(
+                ["machine", ""],
+                [*map(list, machine.items()), ["commit", facts.commits(rows)], ["load", facts.load(rows)]],
+            ),
             markdown(["package", "version"], [[package, version] for package, version in versions.items()]),
         ]
     )
 
 
-def markdown(columns: list[str], cells: list[list[str]]) -> str:
-    """A table; all columns but the first to the right."""
-    right = ["---", *["--:"] * (len(columns) - 1)] if len(columns) > 2 else ["---"] * len(columns)
-    lines = [columns, right, *cells]
+def markdown(columns: list[str], cells: list[list[str]], right: bool = True) -> str:
+    """A table; columns beyond the first two, if any, are numbers and go to the right with the second."""
+    rule = ["---", *["--:"] * (len(columns) - 1)] if right and len(columns) > 2 else ["---"] * len(columns)
+    lines = [columns, rule, *cells]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -32,7 +32,7 @@ _FIXED_Z = "Z stays where it is"
 _EXACT = "exact GP, no inducing points: another model"
 
 CONTESTANTS = {
-    OURS: Contestant("integrand", OURS, "peer_integrand.py"),
+    OURS: Contestant("integrand `ml2`", OURS, "peer_integrand.py", of_bound="integrand"),
     "integrand-sgpr-hmc": Contestant(
         "integrand `sgpr-hmc`", OURS, "peer_integrand.py", {"method": "sgpr-hmc", "own_Z": True}, "Z moves with θ"
     ),
@@ -73,7 +73,7 @@ CONTESTANTS = {
         "pymc",
         "peer_pymc.py",
         {"method": "nuts", "tune": 500, "draws": 500},
-        f"{_FIXED_Z}, its gradient is in θ alone",
+        f"{_FIXED_Z}, its gradient is in θ alone; PyTensor from pip has no BLAS to link: products are NumPy's",
         of_bound="PyMC MarginalApprox VFE, in θ alone",
     ),
     "pymc-z": Contestant(

@@ -39,6 +39,20 @@ def draw_all(rows: list[Row], out: Path) -> list[str]:
     return drawn
 
 
+def _plain(text: str) -> str:
+    """A label without the page's marks."""
+    return text.replace("`", "")
+
+
+def _log(axis) -> None:
+    """Ticks at 1, 2 and 5 in plain numbers: many ranges here are within a decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _style(contestant: str) -> dict[str, str]:
     family = next(name for name in _COLOURS if contestant.startswith(name))
     return {"color": _COLOURS[family], "hatch": _HATCHES.get(contestant, ""), "edgecolor": "white"}
@@ -55,7 +69,7 @@ def _bars(axes, groups: list[str], values: dict[str, list[float | None]], label:
         places = [(g + (k - 0.5 * (len(values) - 1)) * width, h) for g, h in enumerate(heights) if h is not None]
         if places:
             x, h = zip(*places, strict=True)
-            axes.bar(x, h, width, label=names(contestant), **_style(contestant))
+            axes.bar(x, h, width, label=_plain(names(contestant)), **_style(contestant))
     axes.set_xticks(range(len(groups)), [R.title(g) for g in groups])
     axes.set_yscale("log")
     axes.set_ylabel(label)
@@ -99,14 +113,18 @@ def ml2(pyplot, rows: list[Row]):
         1, len(problems), figsize=(3.0 * len(problems) + 1.5, 3.4), squeeze=False, layout="constrained"
     )
     for axes, p in zip(panels[0], problems, strict=True):
-        some = [r for r in R.where(rows, problem=p, repeat=0) if R.name(r) != "sklearn"]
+        names = [c for c in R.ordered(map(R.name, rows)) if c != "sklearn"]
+        some = [r for c in names for r in R.where(rows, problem=p, repeat=0, contestant=c)]
         best = max(r["result"]["bound"] for r in some) if some else 0.0
         for r in some:
             points = r["result"]["trajectory"]
             gaps = [max(best - b, 0.0) + 0.1 for _, b in points]
             style = "--" if R.name(r) == "gpytorch-slow" else "-"
-            axes.plot([t for t, _ in points], gaps, style, color=_colour(R.name(r)), label=R.label(R.name(r)), lw=1.5)
+            axes.plot(
+                [t for t, _ in points], gaps, style, color=_colour(R.name(r)), label=_plain(R.label(R.name(r))), lw=1.5
+            )
         axes.set(xscale="log", yscale="log", title=R.title(p), xlabel="seconds since the process began")
+        _log(axes.xaxis)
         axes.grid(alpha=0.25)
     panels[0][0].set_ylabel("nats below the best bound (+ 0.1)")
     _legend(figure, panels[0][0])
@@ -142,7 +160,7 @@ def agreement(pyplot, rows: list[Row]):
                 place = g + (k - 0.5 * (len(names) - 1)) * 0.15
                 points += [(place, z) for z in z_scores(mine[0], R.where(rows, problem=p, contestant=REFERENCE)[0])]
         if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=R.label(c))
+            axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=_plain(R.label(c)))
     axes.set_xticks(range(len(problems)), [R.title(p) for p in problems])
     axes.set_ylabel("z of posterior means of log θ")
     axes.set_title("Against PyMC's NUTS: each point a hyperparameter, grey where 95 % should lie", loc="left")
@@ -187,7 +205,7 @@ def accuracy(pyplot, rows: list[Row]):
             scores = [r["judged"]["nlpd"] for r in R.where(some, contestant=c)]
             error = stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
             axes.errorbar(mean(scores), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
-        labels = [f"{R.label(c)} ({len(R.where(some, contestant=c))})" for c in names]
+        labels = [f"{_plain(R.label(c))} ({len(R.where(some, contestant=c))})" for c in names]
         axes.set_yticks(range(len(names)), labels)
         axes.set(xlabel="nlpd (mean over splits, standard error)", title=f"{dataset} (splits in brackets)")
         axes.grid(axis="x", alpha=0.25)

@@ -39,6 +39,17 @@ def versions(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {package: " / ".join(sorted(found[package])) for package in sorted(found)}
 
 
+def commits(rows: Iterable[dict[str, Any]]) -> str:
+    """Those that were measured: pieces of a run may be of several."""
+    return ", ".join(sorted({row["commit"] for row in rows if "commit" in row})) or "-"
+
+
+def load(rows: Iterable[dict[str, Any]]) -> str:
+    """The load of the machine in the minute before a job: near 1 on a machine that does nothing else."""
+    found = sorted(row["load"] for row in rows if "load" in row)
+    return f"median {found[len(found) // 2]:.1f}, most {found[-1]:.1f}" if found else "-"
+
+
 def dates(rows: Iterable[dict[str, Any]]) -> str:
     """First and last day of measuring."""
     days = sorted({row["when"][:10] for row in rows if "when" in row})

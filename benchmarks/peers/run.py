@@ -97,6 +97,7 @@ def run_one(job: Job, arguments, work: Path) -> dict:
     record = job.record() | {"problem": str(problem.resolve())}
     command = interpreter(job, Path(arguments.venvs))
     scratch = work / "scratch"
+    load = os.getloadavg()[0]
     if shutil.which(command[0]):
         row, arrays = run_child(command, record, scratch, variables)
     else:
@@ -107,6 +108,7 @@ def run_one(job: Job, arguments, work: Path) -> dict:
         except Exception as error:  # draws of a broken run: the row says so
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+    row |= {"commit": revision(HERE.parents[1]), "load": load}
     path = result_path(work, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     if arrays.exists():
@@ -115,6 +117,18 @@ def run_one(job: Job, arguments, work: Path) -> dict:
     part.write_text(json.dumps(row))
     part.replace(path)
     return row
+
+
+def _refuse_without_data(waiting: list[Job], data_dir: str | None) -> None:
+    """Say at once that a data set is missing, not hours later."""
+    from integrand.data.sources import load
+    from integrand.errors import DataSourceError
+
+    try:
+        for dataset in sorted({job.problem.rpartition("-")[0] for job in waiting} - {"synthetic"}):
+            load(dataset, data_dir)
+    except DataSourceError as error:
+        sys.exit(str(error))
 
 
 def main() -> None:
@@ -131,8 +145,9 @@ def main() -> None:
         print(f"{len(waiting)} of {len(todo)} jobs wait")
         return
     if not arguments.collect and waiting:
+        _refuse_without_data(waiting, arguments.data_dir)
         work.mkdir(parents=True, exist_ok=True)
-        (work / "machine.json").write_text(json.dumps(machine() | {"commit": revision(HERE.parents[1])}))
+        (work / "machine.json").write_text(json.dumps(machine()))
         for k, job in enumerate(waiting):
             began = time.time()
             row = run_one(job, arguments, work)
@@ -140,16 +155,9 @@ def main() -> None:
             print(f"{k + 1}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
     from collect import collect
 
-    root = HERE.parents[1]
-    default = root / "docs" / "benchmarks"
-    out = (
-        Path(arguments.out)
-        if arguments.out
-        else default
-        if arguments.profile == "full"
-        else default / arguments.profile
-    )
-    collect(work / "results", out, arguments.profile)
+    docs = HERE.parents[1] / "docs" / "benchmarks"
+    default = docs if arguments.profile == "full" else docs / arguments.profile
+    collect(work / "results", Path(arguments.out or default), arguments.profile)
 
 
 if __name__ == "__main__":

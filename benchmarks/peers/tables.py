@@ -143,7 +143,7 @@ def growth_table(rows: list[Row]) -> Table:
     problems, parts = R.datasets(rows), []
     for heading, value, digits in (
         ("Median ms for value and gradient", _median_ms, 3),
-        ("Peak memory of the process, MB", lambda r: r["peak_mb"], 4),
+        ("Peak memory of the process, MB", lambda r: r["peak_mb"], 3),
     ):
         cells: list[list[Any]] = []
         for c in R.ordered(map(R.name, rows)):

@@ -79,14 +79,17 @@ def ml2(job):
     call, trajectory = _loss(model, likelihood, X, y), Trajectory(job)
     adam = torch.optim.Adam(model.parameters(), lr=job.options["rate"])
     bound, notes, steps = -np.inf, [], job.options.get("steps", 2000)
+    good = model.state_dict()
     for step in range(steps + 1):
         try:
             loss = call()
-        except Exception as error:  # a factorisation failed: what a user's loop would end with
+        except Exception as error:  # a factorisation failed: a user's loop would end here, with the point before
             notes.append(f"step {step}: {type(error).__name__}: {str(error)[:200]}")
+            model.load_state_dict(good)
             break
         bound = -loss.item() * len(y)
         trajectory.add(bound)
+        good = {name: value.clone() for name, value in model.state_dict().items()}
         if step == steps:
             break
         adam.step()

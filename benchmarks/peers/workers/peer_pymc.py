@@ -121,9 +121,13 @@ def _by_nutpie(job, model):
     except TimeoutError:
         found = sampler.abort()
     found = sampler.inspect() if found is None else found
-    posterior = found.posterior
-    complete = ~np.isnan(posterior["noise"].values).any(axis=0)
-    return posterior.isel(draw=complete), time.time() - began, int(found.sample_stats["diverging"].sum())
+    # An aborted run has NaN where nothing was drawn: keep the chains and the length with most draws, as PyMC does.
+    lengths = (~np.isnan(found.posterior["noise"].values)).sum(axis=1)
+    length = max(lengths, key=lambda n: n * np.sum(lengths >= n))
+    if length < 4:
+        raise TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
+    kept = found.posterior.isel(chain=lengths >= length, draw=slice(0, length))
+    return kept, time.time() - began, int(found.sample_stats["diverging"].sum())
 
 
 def _mixture(job, model, gp, draws):
