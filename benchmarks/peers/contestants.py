@@ -34,7 +34,11 @@ _EXACT = "exact GP, no inducing points: another model"
 CONTESTANTS = {
     OURS: Contestant("integrand `ml2`", OURS, "peer_integrand.py", of_bound="integrand"),
     "integrand-sgpr-hmc": Contestant(
-        "integrand `sgpr-hmc`", OURS, "peer_integrand.py", {"method": "sgpr-hmc", "own_Z": True}, "Z moves with θ"
+        "integrand `sgpr-hmc`",
+        OURS,
+        "peer_integrand.py",
+        {"method": "sgpr-hmc", "own_Z": True},
+        "Z moves with θ, from the library's own start",
     ),
     "integrand-fixed-z": Contestant(
         "integrand `sgpr-hmc-fixed-z`", OURS, "peer_integrand.py", {"method": "sgpr-hmc-fixed-z"}, _FIXED_Z
