@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods bench-peers lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,10 @@ bench-predict: $(STAMP) ## seconds and memory of predicting 100 000 rows from th
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python benchmarks/method_time.py $(ARGS)
+
+bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
+	$(BIN)/python benchmarks/peers/run.py --install
+	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--profile quick) $(ARGS)
 
 lint: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -1,0 +1,103 @@
+"""From result files to the page: Markdown tables, a CSV for each measure, figures, and what they were made with."""
+
+import csv
+import json
+from pathlib import Path
+
+import machine as facts
+import rows as R
+from contestants import CONTESTANTS
+from figures import draw_all
+from rows import Row, Table
+from summary import summary_cells
+from tables import gradient_table, growth_table, ml2_table
+from tables_posterior import accuracy_table, hyperposterior_table, product_table
+
+TABLES = (gradient_table, ml2_table, hyperposterior_table, product_table, accuracy_table, growth_table)
+_ALSO = {"hyperposterior": ["agreement"]}
+
+
+def collect(results: Path, out: Path, profile: str) -> None:
+    """Write README.md, the CSV files and figures to `out`; measures without rows are left out."""
+    rows = R.read(results)
+    out.mkdir(parents=True, exist_ok=True)
+    if not rows:
+        print("there are no results yet")
+        return
+    tables = [table for make in TABLES if (table := make(rows)).records]
+    drawn = draw_all(rows, out)
+    for table in tables:
+        _write_csv(out / f"{table.name}.csv", table.records)
+    noted = results.parent / "machine.json"
+    machine = json.loads(noted.read_text()) if noted.exists() else facts.machine()
+    (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile))
+    print(f"wrote {out}: {len(rows)} rows, {len(tables)} tables, {len(drawn)} figures")
+
+
+def _write_csv(path: Path, records: list[Row]) -> None:
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def _page(rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[str, str], profile: str) -> str:
+    links = "../../benchmarks.md" if profile != "full" else "../benchmarks.md"
+    parts = [
+        "# Side by side with what people use today",
+        "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z, one "
+        f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
+        "processes, least and most in brackets.",
+    ]
+    if profile != "full":
+        parts.append(
+            f"**This is the `{profile}` profile: fewer data sets, repeats and draws than the published tables.**"
+        )
+    cells = summary_cells(rows)
+    if cells:
+        parts.append("## In short\n\n" + markdown(["measure", "what", "seen"], cells, right=False))
+    parts += [_caveats(rows), *(_section(table, drawn) for table in tables), _how(rows, machine, profile)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _caveats(rows: list[Row]) -> str:
+    names = R.ordered(map(R.name, rows))
+    cells = [[R.label(c), CONTESTANTS[c].caveat or "the same model"] for c in names]
+    about = "## Who takes part\n\nWhere a model is not the same model, this says so."
+    return about + "\n\n" + markdown(["", "what to know"], cells)
+
+
+def _section(table: Table, drawn: list[str]) -> str:
+    parts = [f"## {table.title}", table.about]
+    figures = [f for f in (table.name, *_ALSO.get(table.name, [])) if f in drawn]
+    parts += [f"![{table.title}]({figure}.png)" for figure in figures]
+    for heading, columns, cells in table.parts:
+        parts += ([f"**{heading}**"] if heading else []) + [markdown(columns, cells)]
+    if table.remarks:
+        parts.append("Not finished: " + "; ".join(table.remarks) + ".")
+    parts.append(f"All rows: [{table.name}.csv]({table.name}.csv).")
+    return "\n\n".join(parts)
+
+
+def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
+    versions = facts.versions(rows)
+    option = "" if profile == "full" else " QUICK=1" if profile == "quick" else f" (run.py --profile {profile})"
+    return "\n\n".join(
+        [
+            "## How these were made",
+            f"`make bench-peers{option}`, {facts.dates(rows)}.",
+            markdown(
+                ["machine", ""],
+                [*map(list, machine.items()), ["commit", facts.commits(rows)], ["load", facts.load(rows)]],
+            ),
+            markdown(["package", "version"], [[package, version] for package, version in versions.items()]),
+        ]
+    )
+
+
+def markdown(columns: list[str], cells: list[list[str]], right: bool = True) -> str:
+    """A table; columns beyond the first two, if any, are numbers and go to the right with the second."""
+    rule = ["---", *["--:"] * (len(columns) - 1)] if right and len(columns) > 2 else ["---"] * len(columns)
+    lines = [columns, rule, *cells]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -1,0 +1,117 @@
+"""Who takes part: environment, worker, what is run, and where its model is not the same model as the others'."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row of the tables. `caveat` is what a reader must know before comparing."""
+
+    label: str
+    environment: str
+    worker: str
+    options: dict[str, Any] = field(default_factory=dict)
+    caveat: str = ""
+    same_model: bool = True  # its bound or posterior is the one of the others
+    of_bound: str = ""
+
+    @property
+    def bound_label(self) -> str:
+        """Where only the bound is at work, its optimiser or sampler is not to be named."""
+        return self.of_bound or self.label.partition(",")[0]
+
+
+OURS = "integrand"
+
+_FITC = (
+    "predicts with FITC's mean and variance (`sgpr_diagonal_correction` is on by default); noise variance at least 1e-4"
+)
+_NO_JITTER = "adds jitter (1e-8 and up) only where a factorisation fails; "
+_FIXED_Z = "Z stays where it is"
+_EXACT = "exact GP, no inducing points: another model"
+
+CONTESTANTS = {
+    OURS: Contestant("integrand `ml2`", OURS, "peer_integrand.py", of_bound="integrand"),
+    "integrand-sgpr-hmc": Contestant(
+        "integrand `sgpr-hmc`",
+        OURS,
+        "peer_integrand.py",
+        {"method": "sgpr-hmc", "own_Z": True},
+        "Z moves with θ, from the library's own start",
+    ),
+    "integrand-fixed-z": Contestant(
+        "integrand `sgpr-hmc-fixed-z`", OURS, "peer_integrand.py", {"method": "sgpr-hmc-fixed-z"}, _FIXED_Z
+    ),
+    "gpflow": Contestant("GPflow SGPR, L-BFGS", "gpflow", "peer_gpflow.py", {}, "noise variance at least 1e-6"),
+    "gpflow-hmc": Contestant(
+        "GPflow SGPR, HMC helper",
+        "gpflow",
+        "peer_gpflow.py",
+        {"method": "sgpr", "tune": 300, "draws": 1000},
+        f"{_FIXED_Z}; HMC with 10 leapfrog steps, from the mode",
+    ),
+    "gpflow-sgpmc": Contestant(
+        "GPflow SGPMC",
+        "gpflow",
+        "peer_gpflow.py",
+        {"method": "sgpmc", "tune": 500, "draws": 1000},
+        f"{_FIXED_Z}; u is drawn too, so that θ has the same posterior as with SGPR",
+    ),
+    "gpytorch": Contestant(
+        "GPyTorch SGPR, Adam 0.1", "gpytorch", "peer_gpytorch.py", {"rate": 0.1}, _NO_JITTER + _FITC
+    ),
+    "gpytorch-slow": Contestant(
+        "GPyTorch SGPR, Adam 0.01", "gpytorch", "peer_gpytorch.py", {"rate": 0.01}, _NO_JITTER + _FITC
+    ),
+    "pyro-exact": Contestant(
+        "GPyTorch exact GP, Pyro NUTS",
+        "gpytorch",
+        "peer_gpytorch.py",
+        {"tune": 150, "draws": 150},
+        f"{_EXACT}; the same recipe on GPyTorch's SGPR leaves out the trace term, which only its own objective adds",
+        same_model=False,
+    ),
+    "pymc": Contestant(
+        "PyMC MarginalApprox VFE, NUTS",
+        "pymc",
+        "peer_pymc.py",
+        {"method": "nuts", "tune": 500, "draws": 500},
+        f"{_FIXED_Z}, its gradient is in θ alone; PyTensor from pip has no BLAS to link: products are NumPy's",
+        of_bound="PyMC MarginalApprox VFE, in θ alone",
+    ),
+    "pymc-z": Contestant(
+        "PyMC MarginalApprox VFE, Z as a variable",
+        "pymc",
+        "peer_pymc.py",
+        {"with_Z": True},
+        "Z declared as a flat variable, which PyMC is not made for",
+        of_bound="PyMC MarginalApprox VFE, in θ and Z",
+    ),
+    "pymc-nutpie": Contestant(
+        "PyMC MarginalApprox VFE, nutpie",
+        "pymc",
+        "peer_pymc.py",
+        {"method": "nutpie", "tune": 500, "draws": 500},
+        _FIXED_Z,
+    ),
+    "gpjax": Contestant(
+        "GPJax collapsed ELBO, `fit_scipy`",
+        "gpjax",
+        "peer_gpjax.py",
+        {},
+        "names no method to SciPy, which takes BFGS, not the L-BFGS-B of its docstring",
+    ),
+    "numpyro": Contestant(
+        "NumPyro, the bound written naively",
+        "numpyro",
+        "peer_numpyro.py",
+        {"tune": 500, "draws": 500},
+        _FIXED_Z,
+        of_bound="NumPyro, the bound written naively",
+    ),
+    "sklearn": Contestant("scikit-learn exact GP", "sklearn", "peer_sklearn.py", {}, _EXACT, same_model=False),
+}
+
+# What `make bench-peers` installs, each from requirements/NAME.txt.
+ENVIRONMENTS = sorted({c.environment for c in CONTESTANTS.values()} - {OURS})

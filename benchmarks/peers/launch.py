@@ -1,0 +1,130 @@
+"""Run one job in a child process on its cores, watch its time and memory, and turn whatever happens into a row."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+MEMORY_CAP_MB = 12_000.0
+_POLL_SECONDS = 0.25
+
+Row = dict[str, Any]
+
+
+def environment(threads: int, caches: Path) -> dict[str, str]:
+    """Variables that hold every numerical library to so many threads, and keep its caches and noise to itself."""
+    n = str(threads)
+    pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB", "BLIS")
+    values = {f"{name}_NUM_THREADS": n for name in pools}
+    values |= {"TF_NUM_INTRAOP_THREADS": n, "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    values |= {"TF_ENABLE_ONEDNN_OPTS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
+    values |= {"PYTENSOR_FLAGS": f"base_compiledir={caches / 'pytensor'}", "NUMBA_CACHE_DIR": str(caches / "numba")}
+    if threads == 1:
+        values["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    return values
+
+
+@contextlib.contextmanager
+def pinned_to(count: int):
+    """Hold this thread, and with it the children that it starts, to the first so many of its cores."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def run_child(
+    command: Sequence[str],
+    record: Mapping[str, Any],
+    folder: Path,
+    variables: Mapping[str, str],
+    memory_cap_mb: float = MEMORY_CAP_MB,
+) -> tuple[Row, Path]:
+    """Run `command JOB RESULT SPAWNED` and return its row, and where its arrays are if it wrote any.
+
+    The row's status is `done`, `failed`, `gave up` (time) or `out of memory`; the reason is a sentence.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    job_path, result_path = folder / "job.json", folder / "result.json"
+    for old in (result_path, result_path.with_suffix(".npz")):
+        old.unlink(missing_ok=True)
+    job_path.write_text(json.dumps(record))
+    with tempfile.TemporaryFile() as output:
+        with pinned_to(record["cores"]):
+            spawned = time.time()
+            child = subprocess.Popen(
+                [*command, str(job_path), str(result_path), repr(spawned)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
+        code, peak, ended = _watched(child, spawned + record["limit"], memory_cap_mb)
+        wall = time.time() - spawned
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    row: Row = {"status": "done", "reason": "", "wall": wall, "peak_mb": peak, "result": {}}
+    if ended == "time":
+        row |= {"status": "gave up", "reason": f"gave up after {record['limit']:.0f} s"}
+    elif ended == "memory":
+        row |= {"status": "out of memory", "reason": f"more than {memory_cap_mb / 1000:.0f} GB"}
+    elif code != 0 or not result_path.exists():
+        reason = _last_words(said, code)
+        kind = _kind(reason, code)
+        row |= {"status": kind, "reason": reason}
+    else:
+        row["result"] = json.loads(result_path.read_text())
+    return row, result_path.with_suffix(".npz")
+
+
+def _kind(reason: str, code: int) -> str:
+    if code == -signal.SIGKILL or any(w in reason for w in ("MemoryError", "RESOURCE_EXHAUSTED", "ResourceExhausted")):
+        return "out of memory"
+    return "gave up" if reason.startswith("TimeoutError") else "failed"
+
+
+def _watched(child: subprocess.Popen, deadline: float, memory_cap_mb: float) -> tuple[int, float, str]:
+    """Exit code, peak memory of the child and its children in MB, and why it was ended ("" if it was not)."""
+    peak, ended = 0.0, ""
+    while True:
+        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+        if pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode, max(peak, usage.ru_maxrss / 1024.0), ended
+        peak = max(peak, _tree_mb(child.pid))
+        if not ended and (time.time() > deadline or peak > memory_cap_mb):
+            ended = "memory" if peak > memory_cap_mb else "time"
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def _tree_mb(root: int) -> float:
+    """Memory of a process and all below it, now, in MB; pages that they share count for each.
+
+    Few files are read: this runs on the cores that are measured.
+    """
+    pages, waiting = 0, [root]
+    while waiting:
+        folder = Path("/proc", str(waiting.pop()))
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages += int((folder / "statm").read_text().split()[1])
+            for task in (folder / "task").iterdir():
+                waiting += map(int, (task / "children").read_text().split())
+    return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def _last_words(said: str, code: int) -> str:
+    """The last line of what a child printed that looks like an error, without paths of this machine."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line or "error" in line or "Exception" in line]
+    found = (errors or lines or [f"ended with code {code} and no word"])[-1]
+    return " ".join(word for word in found.split() if not word.strip("\"'(),:").startswith("/"))[:300]

@@ -1,0 +1,164 @@
+"""Run the peer benchmarks, each job one child process and one result file; what is there already is not run again.
+
+python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
+python benchmarks/peers/run.py --list            # what would be run, and what is there
+python benchmarks/peers/run.py --install         # make the environments
+python benchmarks/peers/run.py --collect         # write the tables from what is there, run nothing
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from contestants import CONTESTANTS, ENVIRONMENTS, OURS  # noqa: E402
+from judge import judged  # noqa: E402
+from launch import environment, run_child  # noqa: E402
+from machine import machine, revision  # noqa: E402
+from plan import MEASURES, PROFILES, Job, jobs  # noqa: E402
+from problems import problem_file  # noqa: E402
+
+
+def parsed(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", choices=PROFILES, default="full")
+    parser.add_argument("--measures", default=",".join(MEASURES), help="some of them, in the order to run")
+    parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
+    parser.add_argument("--retry", action="store_true", help="run again what did not end well")
+    parser.add_argument("--venvs", default=os.environ.get("PEERS_VENVS", str(HERE / ".venvs")))
+    parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for results")
+    beside = HERE.parents[2] / "shared" / "data"
+    data_dir = os.environ.get("INTEGRAND_DATA") or (str(beside) if beside.is_dir() else None)
+    parser.add_argument("--data-dir", default=data_dir, help="with the data sets (INTEGRAND_DATA)")
+    parser.add_argument(
+        "--out", default="", help="for the tables (docs/benchmarks; of other profiles than full below it)"
+    )
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--install", action="store_true")
+    parser.add_argument("--collect", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def install(venvs: Path) -> None:
+    """Make the environments that are missing, each from its requirement file."""
+    for name in ENVIRONMENTS:
+        requirements, python = HERE / "requirements" / f"{name}.txt", venvs / name / "bin" / "python"
+        stamp, wanted = venvs / name / ".installed", requirements.read_text()
+        if python.exists() and (not stamp.exists() or stamp.read_text() == wanted):
+            continue  # one without a stamp was made by hand
+        print(f"making the environment of {name}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venvs / name)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "-r", str(requirements)], check=True)
+        stamp.write_text(wanted)
+
+
+def wanted(arguments) -> list[Job]:
+    parts = [p for p in arguments.only.split(",") if p]
+    found = jobs(PROFILES[arguments.profile], arguments.measures.split(","))
+    return [job for job in found if not parts or any(p in job.key for p in parts)]
+
+
+def result_path(work: Path, job: Job) -> Path:
+    return work / "results" / f"{job.key}.json"
+
+
+def pending(todo: list[Job], work: Path, retry: bool) -> list[Job]:
+    """Jobs without a result; with `retry` also those whose result is a failure."""
+
+    def waits(job: Job) -> bool:
+        path = result_path(work, job)
+        return not path.exists() or (retry and json.loads(path.read_text())["status"] != "done")
+
+    return [job for job in todo if waits(job)]
+
+
+def interpreter(job: Job, venvs: Path) -> list[str]:
+    contestant = CONTESTANTS[job.contestant]
+    own = contestant.environment == OURS
+    python = sys.executable if own else str(venvs / contestant.environment / "bin" / "python")
+    return [python, str(HERE / "workers" / contestant.worker)]
+
+
+def run_one(job: Job, arguments, work: Path) -> dict:
+    """Run a job and keep its row and arrays; the row appears at once or not at all."""
+    problem = problem_file(job.problem, Path(arguments.work) / "problems", arguments.data_dir)
+    variables = environment(job.threads, Path(arguments.work).resolve() / "caches")
+    if CONTESTANTS[job.contestant].environment != OURS:
+        variables["PYTHONPATH"] = ""  # a peer must not see the packages of this environment
+    record = job.record() | {"problem": str(problem.resolve())}
+    command = interpreter(job, Path(arguments.venvs))
+    scratch = work / "scratch"
+    load = os.getloadavg()[0]
+    if shutil.which(command[0]):
+        row, arrays = run_child(command, record, scratch, variables)
+    else:
+        row, arrays = {"status": "failed", "reason": "its environment is missing", "result": {}}, scratch / "none.npz"
+    if row["status"] == "done":
+        try:
+            row["judged"] = judged(job.task, problem, arrays)
+        except Exception as error:  # draws of a broken run: the row says so
+            row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
+    row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+    row |= {"commit": revision(HERE.parents[1]), "load": load}
+    path = result_path(work, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if arrays.exists():
+        shutil.move(arrays, path.with_suffix(".npz"))
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(row))
+    part.replace(path)
+    return row
+
+
+def _refuse_without_data(waiting: list[Job], data_dir: str | None) -> None:
+    """Say at once that a data set is missing, not hours later."""
+    from integrand.data.sources import load
+    from integrand.errors import DataSourceError
+
+    try:
+        for dataset in sorted({job.problem.rpartition("-")[0] for job in waiting} - {"synthetic"}):
+            load(dataset, data_dir)
+    except DataSourceError as error:
+        sys.exit(str(error))
+
+
+def main() -> None:
+    arguments = parsed()
+    work = Path(arguments.work) / arguments.profile
+    if arguments.install:
+        install(Path(arguments.venvs))
+        return
+    todo = wanted(arguments)
+    waiting = pending(todo, work, arguments.retry)
+    if arguments.list:
+        for job in todo:
+            print(f"{'waits' if job in waiting else 'there':5} {job.key}")
+        print(f"{len(waiting)} of {len(todo)} jobs wait")
+        return
+    if not arguments.collect and waiting:
+        _refuse_without_data(waiting, arguments.data_dir)
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "machine.json").write_text(json.dumps(machine()))
+        for k, job in enumerate(waiting):
+            began = time.time()
+            row = run_one(job, arguments, work)
+            outcome = f"{row['status']} {row['reason']}".strip()
+            print(f"{k + 1}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
+    from collect import collect
+
+    docs = HERE.parents[1] / "docs" / "benchmarks"
+    default = docs if arguments.profile == "full" else docs / arguments.profile
+    collect(work / "results", Path(arguments.out or default), arguments.profile)
+
+
+if __name__ == "__main__":
+    main()

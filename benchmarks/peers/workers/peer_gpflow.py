@@ -1,0 +1,206 @@
+"""GPflow: SGPR with SciPy's L-BFGS, its HMC helper with TensorFlow Probability's HMC, and SGPMC (u drawn too)."""
+
+import time
+
+import numpy as np
+from protocol import Trajectory, in_processes, point_arrays, serve, stacked, thinned, timed_calls
+
+
+def _model(job, lengthscale, scale, noise, joint=False):
+    """SGPR, or SGPMC with `joint`; the noise is a standard deviation, as the prior of the benchmark wants."""
+    import gpflow
+
+    gpflow.config.set_default_jitter(1e-6 if job.jitter is None else job.jitter)
+    kernel = gpflow.kernels.SquaredExponential(variance=scale**2, lengthscales=np.array(lengthscale))
+    likelihood = gpflow.likelihoods.Gaussian(scale=noise)
+    data = (job.X, job.y[:, None])
+    if joint:
+        return gpflow.models.SGPMC(data, kernel, likelihood, inducing_variable=job.Z.copy())
+    return gpflow.models.SGPR(data, kernel, job.Z.copy(), likelihood=likelihood)
+
+
+def _theta(model):
+    kernel = model.kernel
+    return kernel.lengthscales.numpy(), np.sqrt(kernel.variance.numpy()), model.likelihood.scale.numpy()
+
+
+def gradient(job):
+    import gpflow
+    import tensorflow as tf
+
+    model = _model(job, *job.point())
+    variables = model.trainable_variables
+    # What `Scipy.minimize` calls at each step: a compiled graph, NumPy in and out.
+    call = gpflow.optimizers.Scipy().eval_func(model.training_loss_closure(), variables, tf_fun_args={}, compile=True)
+    x = tf.concat([tf.reshape(v, (-1,)) for v in variables], 0).numpy()
+    times = timed_calls(lambda: call(x), job.options)
+    return times | {"value": -float(call(x)[0]), "gradient_in": "θ, Z"}, {}
+
+
+def ml2(job):
+    import gpflow
+
+    model = _model(job, *job.start())
+    trajectory = Trajectory(job)
+    closure = model.training_loss_closure()
+    options = {"maxiter": job.options.get("steps", 1000), "maxfun": 20_000}
+
+    class Watched(gpflow.optimizers.Scipy):
+        def eval_func(self, *arguments, **keywords):
+            call, best = super().eval_func(*arguments, **keywords), [np.inf]
+
+            def watched(x):
+                loss, slope = call(x)
+                if loss < best[0]:
+                    best[0] = loss
+                    trajectory.add(-loss)
+                return loss, slope
+
+            return watched
+
+    found = Watched().minimize(closure, model.trainable_variables, options=options)
+    row = {"seconds": job.seconds(), "bound": -float(found.fun), "trajectory": trajectory.points}
+    row["notes"] = [str(found.message), f"{found.nit} steps"]
+    mean, variance = model.predict_y(job.X_test)
+    arrays = point_arrays(*_theta(model), Z=model.inducing_variable.Z.numpy())
+    return row, arrays | {"means": mean.numpy().T, "variances": variance.numpy().T}
+
+
+def _with_priors(job, model):
+    """The benchmark's priors. GPflow has a kernel's variance, so that of the scale goes there with its Jacobian."""
+    import gpflow
+    import tensorflow as tf
+    import tensorflow_probability as tfp
+
+    def number(x):
+        return tf.constant(x, tf.float64)
+
+    shape, rate = job.priors["lengthscale"]
+    scale, noise = (
+        tfp.distributions.HalfCauchy(number(0.0), number(job.priors[name][0])) for name in ("scale", "noise")
+    )
+    model.kernel.lengthscales.prior = tfp.distributions.Gamma(number(shape), number(rate))
+    model.kernel.variance.prior = tfp.distributions.TransformedDistribution(scale, tfp.bijectors.Square())
+    model.likelihood.scale.prior = noise
+    gpflow.set_trainable(model.inducing_variable, False)
+    return model
+
+
+def _chains(job, seeds):
+    """One process's chains, one after the other: find the mode, then HMC from there as in GPflow's own example."""
+    import gpflow
+    import tensorflow as tf
+    import tensorflow_probability as tfp
+
+    options = job.options
+    tune, draws, chunk = options["tune"], options["draws"], min(options.get("chunk", 50), options["draws"])
+    joint = options["method"] == "sgpmc"
+    model = _with_priors(job, _model(job, *job.start(), joint=joint))
+    steps = {"maxiter": options.get("climb", 200)}
+    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables, options=steps)
+    mode = [v.numpy() for v in model.trainable_variables]
+    helper = gpflow.optimizers.SamplingHelper(model.log_posterior_density, model.trainable_parameters)
+    hmc = tfp.mcmc.HamiltonianMonteCarlo(helper.target_log_prob_fn, num_leapfrog_steps=10, step_size=0.01)
+    kernel = tfp.mcmc.SimpleStepSizeAdaptation(
+        hmc, num_adaptation_steps=int(0.8 * tune), target_accept_prob=tf.constant(0.75, tf.float64), adaptation_rate=0.1
+    )
+
+    @tf.function
+    def go_on(state, results, length):
+        return tfp.mcmc.sample_chain(
+            length,
+            state,
+            previous_kernel_results=results,
+            kernel=kernel,
+            trace_fn=None,
+            return_final_kernel_results=True,
+        )
+
+    @tf.function
+    def first(state):
+        return kernel.bootstrap_results(state)
+
+    drawn, began = [], time.time()
+    for k, seed in enumerate(seeds):
+        share = job.deadline(began, k, len(seeds))
+        tf.random.set_seed(seed)
+        for variable, value in zip(model.trainable_variables, mode, strict=True):
+            variable.assign(value)
+        state = [tf.identity(v) for v in helper.current_state]
+        results, parts, done = first(state), [], -tune
+        while done < draws and not (time.time() > share and done >= chunk):
+            found = go_on(state, results, tf.constant(chunk))
+            state, results = [s[-1] for s in found.all_states], found.final_kernel_results
+            done += chunk
+            if done > 0:
+                parts.append(found.all_states)
+            if time.time() > share and done <= 0:
+                return [], 0.0
+        unconstrained = [np.concatenate([p[i].numpy() for p in parts]) for i in range(len(state))]
+        drawn.append([np.asarray(v) for v in helper.convert_to_constrained_values(unconstrained)])
+    return drawn, time.time() - began
+
+
+def _part(path_and_spawned, seeds):
+    from protocol import Job
+
+    return _chains(Job(*path_and_spawned), seeds)
+
+
+def sample(job):
+    import sys
+
+    seeds = [job.seed * 100 + k for k in range(job.options.get("chains", 4))]
+    parts = [seeds[k :: job.cores] for k in range(job.cores)]
+    found = in_processes(_part, (sys.argv[1], job.spawned), parts, job.cores)
+    seconds, chains = job.seconds(), [chain for part, _ in found for chain in part]
+    if len(chains) < len(seeds):
+        raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
+    length = min(len(chain[0]) for chain in chains)
+    cut = [np.stack([chain[i][:length] for chain in chains]) for i in range(len(chains[0]))]
+    named = _named(job, cut)
+    draws = stacked(named["lengthscales"], np.sqrt(named["variance"]), named["noise"])
+    row = {
+        "seconds": seconds,
+        "sampling_seconds": max(spent for _, spent in found),
+        "tune": job.options["tune"],
+        "capped": length < job.options["draws"],
+    }
+    return row, {"draws": draws} | _mixture(job, draws, named.get("V"))
+
+
+def _named(job, values):
+    """Draws by parameter, in the order of `trainable_parameters`."""
+    joint = job.options["method"] == "sgpmc"
+    model = _with_priors(job, _model(job, *job.start(), joint=joint))
+    kernel = model.kernel
+    names = {
+        id(kernel.lengthscales): "lengthscales",
+        id(kernel.variance): "variance",
+        id(model.likelihood.scale): "noise",
+    }
+    if joint:
+        names[id(model.V)] = "V"
+    return {names[id(p)]: v for p, v in zip(model.trainable_parameters, values, strict=True)}
+
+
+def _mixture(job, draws, V):
+    """Means and variances of each of some draws at the test rows."""
+    model = _model(job, *job.start(), joint=V is not None)
+    picked = np.linspace(0, draws.shape[0] * draws.shape[1] - 1, min(100, draws.shape[0] * draws.shape[1])).astype(int)
+    found, flat = [], thinned(draws)
+    for k, theta in enumerate(flat):
+        model.kernel.lengthscales.assign(theta[:-2])
+        model.kernel.variance.assign(theta[-2] ** 2)
+        model.likelihood.scale.assign(max(theta[-1], 1.001e-3))
+        if V is not None:
+            model.V.assign(V.reshape(-1, *V.shape[2:])[picked[k]])
+        found.append([a.numpy()[:, 0] for a in model.predict_y(job.X_test)])
+    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+
+
+if __name__ == "__main__":
+    serve(
+        {"gradient": gradient, "ml2": ml2, "sample": sample},
+        ["gpflow", "tensorflow", "tensorflow-probability", "numpy", "scipy"],
+    )

@@ -1,0 +1,85 @@
+"""GPJax: the collapsed ELBO, its gradient under jit as `fit_scipy` takes it, and `fit_scipy` itself."""
+
+import sys
+
+import numpy as np
+from protocol import Trajectory, point_arrays, serve, timed_calls
+
+
+def _family(job, lengthscale, scale, noise):
+    import gpjax as gpx
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    kernel = gpx.kernels.RBF(lengthscale=jnp.asarray(lengthscale), variance=jnp.asarray(scale**2))
+    jitter = 1e-6 if job.jitter is None else job.jitter
+    prior = gpx.gps.Prior(mean_function=gpx.mean_functions.Zero(), kernel=kernel, jitter=jitter)
+    model = prior * gpx.likelihoods.Gaussian(obs_stddev=jnp.asarray(noise))
+    q = gpx.variational_families.CollapsedVariationalGaussian(model=model, inducing_inputs=jnp.asarray(job.Z))
+    return q, gpx.Dataset(X=jnp.asarray(job.X), y=jnp.asarray(job.y)[:, None])
+
+
+def _loss(q, data):
+    import gpjax as gpx
+
+    return -gpx.objectives.collapsed_elbo(q, data)
+
+
+def gradient(job):
+    import equinox as eqx
+    import jax
+    from jax.flatten_util import ravel_pytree
+
+    q, data = _family(job, *job.point())
+    arrays, static = eqx.partition(q, eqx.is_array)
+    x, unravel = ravel_pytree(arrays)
+
+    # The wrapper of `fit_scipy`, word for word.
+    @jax.jit
+    def wrapper(x):
+        value, slopes = jax.value_and_grad(lambda p: _loss(eqx.combine(p, static), data))(unravel(x))
+        return value, ravel_pytree(slopes)[0]
+
+    x = np.asarray(x)
+    times = timed_calls(lambda: jax.block_until_ready(wrapper(x)), job.options)
+    return times | {"value": -float(wrapper(x)[0]), "gradient_in": "θ, Z"}, {}
+
+
+def ml2(job):
+    import gpjax as gpx
+    from gpjax.parameters import val
+
+    q, data = _family(job, *job.start())
+    trajectory, best, ends = Trajectory(job), [np.inf], []
+    module = sys.modules["gpjax.fit"]
+    minimise = module.minimize
+
+    def watched(fun, **keywords):
+        def call(x):
+            value, slope = fun(x)
+            if float(value) < best[0]:
+                best[0] = float(value)
+                trajectory.add(-best[0])
+            return value, slope
+
+        ends.append(minimise(fun=call, **keywords))
+        return ends[0]
+
+    module.minimize = watched
+    found, _ = gpx.fit_scipy(
+        model=q, objective=_loss, train_data=data, max_iters=job.options.get("steps", 1000), verbose=False
+    )
+    seconds = job.seconds()
+    kernel, likelihood = found.model.prior.kernel, found.model.likelihood
+    theta = (val(kernel.lengthscale), np.sqrt(val(kernel.variance)), val(likelihood.obs_stddev))
+    predicted = likelihood.predict(found.condition(data)(np.asarray(job.X_test), covariance="diagonal"))
+    notes = [str(ends[0].message), f"{ends[0].nit} steps"]
+    row = {"seconds": seconds, "bound": -float(ends[0].fun), "trajectory": trajectory.points, "notes": notes}
+    arrays = point_arrays(*theta, Z=val(found.inducing_inputs))
+    mean, variance = np.asarray(predicted.mean), np.asarray(predicted.variance)
+    return row, arrays | {"means": mean.reshape(1, -1), "variances": variance.reshape(1, -1)}
+
+
+if __name__ == "__main__":
+    serve({"gradient": gradient, "ml2": ml2}, ["gpjax", "jax", "numpy", "scipy"])

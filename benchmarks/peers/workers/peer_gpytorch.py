@@ -1,0 +1,237 @@
+"""GPyTorch: SGPR (`InducingPointKernel`) with Adam, and Pyro's NUTS on the exact GP."""
+
+import contextlib
+import warnings
+
+import numpy as np
+from protocol import Trajectory, in_processes, point_arrays, serve, stacked, thinned, timed_calls
+
+
+def _sgpr(job, lengthscale, scale, noise):
+    """Model and likelihood as in GPyTorch's SGPR example, in float64, with its own constraints and jitter."""
+    import gpytorch
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    X, y = torch.as_tensor(job.X), torch.as_tensor(job.y)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood()
+
+    class SGPR(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(X, y, likelihood)
+            self.mean_module = gpytorch.means.ZeroMean()
+            self.base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1]))
+            Z = torch.as_tensor(job.Z).clone()
+            self.covar_module = gpytorch.kernels.InducingPointKernel(self.base, Z, likelihood)
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    model = SGPR()
+    model.base.base_kernel.lengthscale = torch.as_tensor(lengthscale)
+    model.base.outputscale = scale**2
+    likelihood.noise = noise**2
+    return model, likelihood, X, y
+
+
+def _loss(model, likelihood, X, y):
+    """A function that gives -bound / N and leaves the gradient in the parameters, as a training loop does."""
+    import gpytorch
+
+    mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    model.train()
+    likelihood.train()
+
+    def call():
+        model.zero_grad()
+        loss = -mll(model(X), y)
+        loss.backward()
+        return loss
+
+    return call
+
+
+def _threads(job):
+    import torch
+
+    torch.set_num_threads(job.options.get("torch_threads", job.cores))
+
+
+def gradient(job):
+    _threads(job)
+    model, likelihood, X, y = _sgpr(job, *job.point())
+    call = _loss(model, likelihood, X, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = -call().item() * len(y)
+    times = timed_calls(call, job.options)
+    notes = sorted({str(w.message) for w in caught if "jitter" in str(w.message)})
+    return times | {"value": value, "gradient_in": "θ, Z", "notes": notes}, {}
+
+
+def ml2(job):
+    import gpytorch
+    import torch
+
+    _threads(job)
+    warnings.simplefilter("ignore")
+    model, likelihood, X, y = _sgpr(job, *job.start())
+    call, trajectory = _loss(model, likelihood, X, y), Trajectory(job)
+    adam = torch.optim.Adam(model.parameters(), lr=job.options["rate"])
+    bound, notes, steps = -np.inf, [], job.options.get("steps", 2000)
+    good = model.state_dict()
+    for step in range(steps + 1):
+        try:
+            loss = call()
+        except Exception as error:  # a factorisation failed: a user's loop would end here, with the point before
+            notes.append(f"step {step}: {type(error).__name__}: {str(error)[:200]}")
+            model.load_state_dict(good)
+            break
+        bound = -loss.item() * len(y)
+        trajectory.add(bound)
+        good = {name: value.clone() for name, value in model.state_dict().items()}
+        if step == steps:
+            break
+        adam.step()
+    row = {"seconds": job.seconds(), "bound": bound, "trajectory": trajectory.points, "notes": notes}
+    base = model.base
+    theta = (
+        base.base_kernel.lengthscale.detach().numpy()[0],
+        base.outputscale.item() ** 0.5,
+        likelihood.noise.item() ** 0.5,
+    )
+    arrays = point_arrays(*theta, Z=model.covar_module.inducing_points.detach().numpy())
+    model.eval()
+    likelihood.eval()
+    with torch.no_grad(), gpytorch.settings.fast_pred_var(False):
+        found = likelihood(model(torch.as_tensor(job.X_test)))
+        arrays |= {"means": found.mean.numpy()[None], "variances": found.variance.numpy()[None]}
+    return row, arrays
+
+
+def _exact(job):
+    """The exact GP with the benchmark's priors, as in GPyTorch's example of fully Bayesian regression."""
+    import gpytorch
+    import torch
+    from gpytorch.constraints import Positive
+    from gpytorch.priors import GammaPrior, HalfCauchyPrior
+
+    torch.set_default_dtype(torch.float64)
+    X, y = torch.as_tensor(job.X), torch.as_tensor(job.y)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=Positive())
+
+    class Exact(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(X, y, likelihood)
+            self.mean_module = gpytorch.means.ZeroMean()
+            rbf = gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1], lengthscale_constraint=Positive())
+            self.covar_module = gpytorch.kernels.ScaleKernel(rbf, outputscale_constraint=Positive())
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    model, D = Exact(), X.shape[1]
+    shape, rate = job.priors["lengthscale"]
+    prior = GammaPrior(torch.full((1, D), shape), torch.full((1, D), rate))
+    model.covar_module.base_kernel.register_prior("lengthscale_prior", prior, "lengthscale")
+    scale, noise = (HalfCauchyPrior(torch.tensor(job.priors[name][0])) for name in ("scale", "noise"))
+    model.covar_module.register_prior(
+        "scale_prior", scale, lambda m: m.outputscale.sqrt(), lambda m, value: m._set_outputscale(value**2)
+    )
+    likelihood.noise_covar.register_prior(
+        "noise_prior", noise, lambda m: m.noise.sqrt(), lambda m, value: m._set_noise(value.reshape(1) ** 2)
+    )
+    return model, likelihood, X, y
+
+
+class _Enough(Exception):
+    """The budget is used up."""
+
+
+def _part(path_and_spawned, seeds):
+    """Chains of one process, one after the other: draws of each, and the seconds they took."""
+    import time
+
+    import pyro
+    import torch
+    from linear_operator.utils.errors import NanError, NotPSDError
+    from protocol import Job
+    from pyro.infer import MCMC, NUTS
+    from pyro.ops.integrator import register_exception_handler
+
+    # Without this the first factorisation that fails ends the run; with it, it is a divergence.
+    register_exception_handler("not_psd", lambda error: isinstance(error, (NotPSDError, NanError)))
+    job = Job(*path_and_spawned)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    model, _, X, y = _exact(job)
+
+    def pyro_model(x, y):
+        sampled = model.pyro_sample_from_prior()
+        pyro.sample("obs", sampled.likelihood(sampled(x)), obs=y)
+
+    found, began = [], time.time()
+    for k, seed in enumerate(seeds):
+        pyro.set_rng_seed(seed)
+        kernel, drawn = NUTS(pyro_model), []
+        share = job.deadline(began, k, len(seeds))
+
+        def keep(kernel, samples, stage, i, drawn=drawn, share=share):
+            if stage == "Sample":
+                drawn.append({name: kernel.transforms[name].inv(value).numpy() for name, value in samples.items()})
+            if time.time() > share and len(drawn) != 1:
+                raise _Enough
+
+        mcmc = MCMC(kernel, job.options["draws"], job.options["tune"], hook_fn=keep, disable_progbar=True, num_chains=1)
+        with contextlib.suppress(_Enough):
+            mcmc.run(X, y)
+        found.append(drawn)
+    return found, time.time() - began
+
+
+def sample(job):
+    import sys
+
+    seeds = [job.seed * 100 + k for k in range(job.options.get("chains", 4))]
+    parts = [seeds[k :: job.cores] for k in range(job.cores)]
+    found = in_processes(_part, (sys.argv[1], job.spawned), parts, job.cores)
+    seconds, chains = job.seconds(), [chain for part, _ in found for chain in part]
+    length = min(len(chain) for chain in chains)
+    if length < 4:
+        raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
+
+    def column(ending):
+        name = next(n for n in chains[0][0] if n.endswith(ending))
+        return np.array([[np.squeeze(draw[name]) for draw in chain[:length]] for chain in chains])
+
+    lengthscale = column("lengthscale_prior").reshape(len(chains), length, -1)
+    draws = stacked(lengthscale, column("scale_prior"), column("noise_prior"))
+    row = {
+        "seconds": seconds,
+        "sampling_seconds": max(spent for _, spent in found),
+        "tune": job.options["tune"],
+        "capped": length < job.options["draws"],
+    }
+    return row, {"draws": draws} | _mixture(job, draws)
+
+
+def _mixture(job, draws):
+    import torch
+
+    model, likelihood, _, _ = _exact(job)
+    found = []
+    for theta in thinned(draws, 50):
+        model.train()  # forgets what was cached for the draw before
+        model.covar_module.base_kernel.lengthscale = torch.as_tensor(theta[:-2])
+        model.covar_module.outputscale = theta[-2] ** 2
+        likelihood.noise = theta[-1] ** 2
+        model.eval()
+        likelihood.eval()
+        with torch.no_grad():
+            y = likelihood(model(torch.as_tensor(job.X_test)))
+            found.append((y.mean.numpy(), y.variance.numpy()))
+    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+
+
+if __name__ == "__main__":
+    serve({"gradient": gradient, "ml2": ml2, "sample": sample}, ["gpytorch", "torch", "pyro-ppl", "numpy"])

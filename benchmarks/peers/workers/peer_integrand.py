@@ -1,0 +1,100 @@
+"""This library: the compiled program that its samplers call, `ml2`, `sgpr-hmc-fixed-z` and the default `sgpr-hmc`."""
+
+import numpy as np
+from protocol import Trajectory, point_arrays, serve, timed_calls
+
+
+def _jitter(job):
+    from integrand.linalg import Jitter
+
+    return Jitter() if job.jitter is None else Jitter(relative=0.0, absolute=job.jitter)
+
+
+def gradient(job):
+    from integrand.data.dataset import Dataset, block_rows_for
+    from integrand.infer.threads import one_blas_thread
+    from integrand.kernels import RBF
+    from integrand.model import Model
+    from integrand.targets import CollapsedTarget
+
+    model = Model(RBF(), job.X.shape[1])
+    target = CollapsedTarget(model, Dataset.of(job.X, job.y, block_rows_for(len(job.Z))), _jitter(job))
+    lengthscale, scale, noise = job.point()
+    phi = model.unconstrained({"lengthscale": lengthscale, "scale": scale, "noise": noise})
+    with one_blas_thread(target.threads(len(job.Z)) == 1):
+        times = timed_calls(lambda: target.evaluate(phi, job.Z), job.options)
+        value = target.evaluate(phi, job.Z).log_likelihood
+    return times | {"value": value, "gradient_in": "θ, Z"}, {}
+
+
+def _fit(job, method, **settings):
+    """Through the public door. The data are standardised already, so the scaler changes nothing."""
+    import warnings
+
+    import integrand
+    from integrand.data.scaling import Standardiser
+    from integrand.errors import ConvergenceWarning
+
+    warnings.simplefilter("ignore", ConvergenceWarning)  # the row holds the numbers
+    scaler = Standardiser.identity(job.X.shape[1])
+    return integrand.fit(
+        job.X,
+        job.y,
+        method=method,
+        scaler=scaler,
+        jitter=_jitter(job),
+        seed=job.seed,
+        n_inducing=len(job.Z),
+        **settings,
+    )
+
+
+def _predictions(job, posterior):
+    mixture = posterior.predict(job.X_test, include_noise=True).mixture()
+    return {"means": mixture.means, "variances": mixture.variances}
+
+
+def ml2(job):
+    from integrand.targets import CollapsedTarget
+
+    trajectory = Trajectory(job)
+    evaluate, best = CollapsedTarget.evaluate, [-np.inf]
+
+    def watched(self, phi, Z):
+        found = evaluate(self, phi, Z)
+        if found.log_likelihood > best[0]:
+            best[0] = found.log_likelihood
+            trajectory.add(best[0])
+        return found
+
+    CollapsedTarget.evaluate = watched
+    posterior = _fit(job, "ml2", Z=job.Z, **job.options.get("settings", {}))
+    seconds = job.seconds()
+    theta = posterior.theta_optimum
+    row = {"seconds": seconds, "bound": best[0], "trajectory": trajectory.points, "notes": list(posterior.notes)}
+    return row, point_arrays(**theta, Z=posterior.Z) | _predictions(job, posterior)
+
+
+def sample(job):
+    from integrand.methods.problem import Settings
+
+    given = {} if job.options.get("own_Z") else {"Z": job.Z}
+    posterior = _fit(job, job.options["method"], **given, **job.options.get("settings", {}))
+    seconds, spent = job.seconds(), dict(posterior.seconds)
+    theta = posterior.theta
+    draws = np.concatenate([theta["lengthscale"], theta["scale"][..., None], theta["noise"][..., None]], axis=-1)
+    row = {
+        "seconds": seconds,
+        "sampling_seconds": spent.get("final", 0.0),
+        "tune": Settings().tune,
+        "reached": posterior.verdict.convergence.reached(Settings().target_ess),
+        "verdict": str(posterior.verdict),
+        "spent": spent,
+        "gradients": posterior.counts["gradients"],
+        "divergences": int(posterior.chains.diverging.sum()),
+    }
+    return row, {"draws": draws} | _predictions(job, posterior)
+
+
+if __name__ == "__main__":
+    serve({"gradient": gradient, "ml2": ml2, "sample": sample}, ["jax", "numpy", "nutpie"])

@@ -1,0 +1,109 @@
+"""NumPyro with our formula as one would write it down: triangular solves, autodiff, its NUTS."""
+
+import math
+import time
+
+import numpy as np
+from protocol import serve, stacked, thinned, timed_calls
+
+
+def _prepared(job):
+    import jax
+    import numpyro
+
+    numpyro.enable_x64()
+    numpyro.set_host_device_count(job.options.get("chains", 1))  # chains side by side, one device each
+    return jax
+
+
+def _bound(lengthscale, scale, noise, Z, X, y, jitter):
+    """The collapsed bound, naively."""
+    import jax.numpy as jnp
+    from jax.scipy.linalg import solve_triangular
+
+    def k(a, b):
+        a, b = a / lengthscale, b / lengthscale
+        squares = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None, :] - 2.0 * a @ b.T
+        return scale**2 * jnp.exp(-0.5 * squares)
+
+    s = noise**2
+    L = jnp.linalg.cholesky(k(Z, Z) + jitter * jnp.eye(len(Z)))
+    A = solve_triangular(L, k(Z, X), lower=True)
+    LB = jnp.linalg.cholesky(jnp.eye(len(Z)) + A @ A.T / s)
+    c = solve_triangular(LB, A @ y, lower=True) / s
+    trace = len(X) * scale**2 - jnp.sum(A**2)
+    log_normaliser = -0.5 * len(X) * jnp.log(2.0 * math.pi * s) - jnp.sum(jnp.log(jnp.diagonal(LB)))
+    return log_normaliser - 0.5 * (y @ y) / s + 0.5 * c @ c - 0.5 * trace / s
+
+
+def gradient(job):
+    jax = _prepared(job)
+    import jax.numpy as jnp
+
+    lengthscale, scale, noise = map(jnp.asarray, job.point())
+    X, y, Z = jnp.asarray(job.X), jnp.asarray(job.y), jnp.asarray(job.Z)
+    call = jax.jit(jax.value_and_grad(lambda *theta_Z: _bound(*theta_Z, X, y, job.jitter), (0, 1, 2, 3)))
+    times = timed_calls(lambda: jax.block_until_ready(call(lengthscale, scale, noise, Z)), job.options)
+    return times | {"value": float(call(lengthscale, scale, noise, Z)[0]), "gradient_in": "θ, Z"}, {}
+
+
+def sample(job):
+    jax = _prepared(job)
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    X, y, Z = jnp.asarray(job.X), jnp.asarray(job.y), jnp.asarray(job.Z)
+    shape, rate = job.priors["lengthscale"]
+
+    def model():
+        lengthscale = numpyro.sample("lengthscale", dist.Gamma(shape, rate).expand([X.shape[1]]).to_event(1))
+        scale = numpyro.sample("scale", dist.HalfCauchy(job.priors["scale"][0]))
+        noise = numpyro.sample("noise", dist.HalfCauchy(job.priors["noise"][0]))
+        numpyro.factor("bound", _bound(lengthscale, scale, noise, Z, X, y, job.jitter or 1e-6))
+
+    o, began = job.options, time.time()
+    mcmc = MCMC(
+        NUTS(model),
+        num_warmup=o["tune"],
+        num_samples=o["draws"],
+        num_chains=o.get("chains", 4),
+        chain_method="parallel",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.PRNGKey(job.seed), extra_fields=("diverging",))
+    found = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
+    row = {
+        "seconds": job.seconds(),
+        "sampling_seconds": time.time() - began,
+        "tune": o["tune"],
+        "divergences": int(mcmc.get_extra_fields()["diverging"].sum()),
+    }
+    draws = stacked(found["lengthscale"], found["scale"], found["noise"])
+    return row, {"draws": draws} | _mixture(job, draws)
+
+
+def _mixture(job, draws):
+    """Means and variances of each of some draws at the test rows, in NumPy."""
+    from scipy.linalg import cholesky, solve_triangular
+
+    found = []
+    for theta in thinned(draws):
+        lengthscale, scale, s = theta[:-2], theta[-2], theta[-1] ** 2
+
+        def k(a, b, lengthscale=lengthscale, scale=scale):
+            return scale**2 * np.exp(-0.5 * np.sum(((a[:, None] - b[None]) / lengthscale) ** 2, axis=2))
+
+        L = cholesky(k(job.Z, job.Z) + (job.jitter or 1e-6) * np.eye(len(job.Z)), lower=True)
+        A = solve_triangular(L, k(job.Z, job.X), lower=True)
+        LB = cholesky(np.eye(len(job.Z)) + A @ A.T / s, lower=True)
+        c = solve_triangular(LB, A @ job.y, lower=True) / s
+        A_new = solve_triangular(L, k(job.Z, job.X_test), lower=True)
+        B_new = solve_triangular(LB, A_new, lower=True)
+        found.append((B_new.T @ c, scale**2 - np.sum(A_new**2, 0) + np.sum(B_new**2, 0) + s))
+    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+
+
+if __name__ == "__main__":
+    serve({"gradient": gradient, "sample": sample}, ["numpyro", "jax", "numpy"])

@@ -1,0 +1,146 @@
+"""PyMC: `gp.MarginalApprox(approx="VFE")`, with Z fixed as it is made for, by its own NUTS or by nutpie."""
+
+import time
+
+import numpy as np
+from protocol import serve, stacked, thinned, timed_calls
+
+
+def _model(job, with_Z=False):
+    import pymc as pm
+
+    D = job.X.shape[1]
+    shape, rate = job.priors["lengthscale"]
+    with pm.Model() as model:
+        lengthscale = pm.Gamma("lengthscale", alpha=shape, beta=rate, shape=D)
+        scale = pm.HalfCauchy("scale", beta=job.priors["scale"][0])
+        noise = pm.HalfCauchy("noise", beta=job.priors["noise"][0])
+        Z = pm.Flat("Z", shape=job.Z.shape, initval=job.Z) if with_Z else job.Z
+        gp = pm.gp.MarginalApprox(approx="VFE", cov_func=scale**2 * pm.gp.cov.ExpQuad(D, ls=lengthscale))
+        gp.marginal_likelihood("y", X=job.X, Xu=Z, y=job.y, sigma=noise, jitter=job.jitter or 1e-6)
+    return model, gp
+
+
+def _point(job, with_Z):
+    """The benchmark's point in the coordinates that PyMC samples: logs of positive numbers."""
+    lengthscale, scale, noise = job.point()
+    point = {"lengthscale_log__": np.log(lengthscale), "scale_log__": np.log(scale), "noise_log__": np.log(noise)}
+    return point | ({"Z": job.Z} if with_Z else {})
+
+
+def gradient(job):
+    import pytensor
+    from pymc.blocking import DictToArrayBijection
+
+    with_Z = job.options.get("with_Z", False)
+    model, _ = _model(job, with_Z)
+    point = _point(job, with_Z)
+    # What its samplers call at each step.
+    began = time.perf_counter()
+    density = model.logp_dlogp_function(ravel_inputs=True, initial_point=point)
+    density.set_extra_values({})
+    x = DictToArrayBijection.map({v.name: np.asarray(point[v.name]) for v in density._grad_vars})
+    compiled = time.perf_counter() - began
+    times = timed_calls(lambda: density(x), job.options)
+    times["first"] += compiled
+    bound = model.replace_rvs_by_values(model.potentials)
+    value = float(model.compile_fn(bound, inputs=model.value_vars, on_unused_input="ignore")(point)[0])
+    notes = [f"linker {pytensor.compile.mode.get_default_mode().linker.__class__.__name__}"]
+    notes.append(f"blas flags: {pytensor.config.blas__ldflags or 'none (NumPy does the products)'}")
+    return times | {"value": value, "gradient_in": "θ, Z" if with_Z else "θ", "notes": notes}, {}
+
+
+def sample(job):
+    model, gp = _model(job)
+    nutpie = job.options["method"] == "nutpie"
+    posterior, sampling, divergences = (_by_nutpie if nutpie else _by_pymc)(job, model)
+    seconds = job.seconds()
+    draws = stacked(*(posterior[name].values for name in ("lengthscale", "scale", "noise")))
+    row = {
+        "seconds": seconds,
+        "sampling_seconds": sampling,
+        "tune": job.options["tune"],
+        "capped": draws.shape[1] < job.options["draws"],
+        "divergences": divergences,
+    }
+    arrays = {"draws": draws}
+    if job.options.get("predict", True):
+        arrays |= _mixture(job, model, gp, draws)
+    return row, arrays
+
+
+def _by_pymc(job, model):
+    import pymc as pm
+
+    o, began = job.options, time.time()
+    in_chain = dict.fromkeys(range(o.get("chains", 4)), 0)
+
+    def watch(trace, draw):
+        """Interrupting at the end of the budget keeps what there is; chains run two at a time."""
+        in_chain[draw.chain] += 1
+        if job.over():
+            raise KeyboardInterrupt
+
+    with model:
+        found = pm.sample(
+            draws=o["draws"],
+            tune=o["tune"],
+            chains=o.get("chains", 4),
+            cores=job.cores,
+            random_seed=job.seed,
+            progressbar=False,
+            compute_convergence_checks=False,
+            callback=watch,
+        )
+    finished = [c for c, n in in_chain.items() if n >= o["tune"] + 4]
+    if not finished:
+        raise TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
+    spent = found.posterior.attrs.get("sampling_time", time.time() - began)
+    return found.posterior, float(spent), int(found.sample_stats["diverging"].sum())
+
+
+def _by_nutpie(job, model):
+    import nutpie
+
+    o = job.options
+    compiled = nutpie.compile_pymc_model(model)
+    began = time.time()
+    sampler = nutpie.sample(
+        compiled,
+        draws=o["draws"],
+        tune=o["tune"],
+        chains=o.get("chains", 4),
+        cores=job.cores,
+        seed=job.seed,
+        progress_bar=False,
+        save_warmup=False,
+        blocking=False,
+    )
+    try:
+        found = sampler.wait(timeout=max(1.0, o["cap"] - job.seconds()))
+    except TimeoutError:
+        found = sampler.abort()
+    found = sampler.inspect() if found is None else found
+    # An aborted run has NaN where nothing was drawn: keep the chains and the length with most draws, as PyMC does.
+    lengths = (~np.isnan(found.posterior["noise"].values)).sum(axis=1)
+    length = max(lengths, key=lambda n: n * np.sum(lengths >= n))
+    if length < 4:
+        raise TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
+    kept = found.posterior.isel(chain=lengths >= length, draw=slice(0, length))
+    return kept, time.time() - began, int(found.sample_stats["diverging"].sum())
+
+
+def _mixture(job, model, gp, draws):
+    """Means and variances of each of some draws at the test rows: PyMC's own conditional, compiled once."""
+    with model:
+        outputs = list(gp._predict_at(job.X_test, diag=True, pred_noise=True))
+    call = model.compile_fn(model.replace_rvs_by_values(outputs), inputs=model.value_vars, on_unused_input="ignore")
+    found = []
+    for theta in thinned(draws):
+        point = {"lengthscale_log__": theta[:-2], "scale_log__": theta[-2], "noise_log__": theta[-1]}
+        found.append(call({name: np.log(value) for name, value in point.items()}))
+    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+
+
+if __name__ == "__main__":
+    serve({"gradient": gradient, "sample": sample}, ["pymc", "pytensor", "nutpie", "numpy"])

@@ -1,0 +1,38 @@
+"""scikit-learn: the exact GP, whose kernel matrix has all rows: another model than the sparse ones."""
+
+import numpy as np
+from protocol import Trajectory, point_arrays, serve
+
+
+def ml2(job):
+    import scipy.optimize
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    trajectory, best = Trajectory(job), [np.inf]
+
+    def optimiser(objective, theta, bounds):
+        """scikit-learn's own, with a watch."""
+
+        def watched(x):
+            value, slope = objective(x)
+            if value < best[0]:
+                best[0] = value
+                trajectory.add(-value)
+            return value, slope
+
+        found = scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)
+        return found.x, found.fun
+
+    lengthscale, scale, noise = job.start()
+    kernel = ConstantKernel(scale**2) * RBF(lengthscale) + WhiteKernel(noise**2)
+    gp = GaussianProcessRegressor(kernel, alpha=1e-10, optimizer=optimiser).fit(job.X, job.y)
+    row = {"seconds": job.seconds(), "bound": gp.log_marginal_likelihood_value_, "trajectory": trajectory.points}
+    fitted = gp.kernel_
+    theta = (fitted.k1.k2.length_scale, fitted.k1.k1.constant_value**0.5, fitted.k2.noise_level**0.5)
+    mean, sd = gp.predict(job.X_test, return_std=True)
+    return row, point_arrays(*theta) | {"means": mean[None], "variances": sd[None] ** 2}
+
+
+if __name__ == "__main__":
+    serve({"ml2": ml2}, ["scikit-learn", "numpy", "scipy"])

@@ -1,0 +1,118 @@
+"""What the driver and a worker say to each other, with nothing but NumPy: every environment has that.
+
+    python peer_NAME.py JOB.json RESULT.json SPAWNED
+
+JOB.json names the task, its options and an .npz with the arrays of the problem; SPAWNED is when the driver started the
+process, so that imports count. The worker writes RESULT.json, and RESULT.npz for draws, predictions, θ and Z.
+Whatever goes wrong is left to end the process: the driver makes a row of it.
+"""
+
+import json
+import os
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+
+class Job:
+    """One task: `arrays` of the problem, `options` of the recipe, and a clock that began with the process."""
+
+    def __init__(self, path, spawned):
+        record = json.loads(Path(path).read_text())
+        self.task, self.options = record["task"], record["options"]
+        self.cores, self.seed = record["cores"], record["seed"]
+        self.priors, self.jitter = record["priors"], record["jitter"]
+        with np.load(record["problem"]) as arrays:
+            self.arrays = {name: arrays[name] for name in arrays.files}
+        self.spawned = spawned
+
+    def __getattr__(self, name):
+        try:
+            return self.__dict__["arrays"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def seconds(self):
+        """Since the driver started this process."""
+        return time.time() - self.spawned
+
+    def start(self):
+        """Where optimisers start: lengthscales (D,), scale and noise, the same for every peer."""
+        return self.start_lengthscale, float(self.start_scale), float(self.start_noise)
+
+    def point(self):
+        """Where gradients are timed: lengthscales (D,), scale and noise, the same for every peer."""
+        return self.lengthscale, float(self.scale), float(self.noise)
+
+    def over(self):
+        """Whether the soft budget is used up: a sampler should come to an end with the draws it has."""
+        return self.seconds() > self.options.get("cap", float("inf"))
+
+    def deadline(self, began, k, n):
+        """When chain k of n, one after the other since `began`, has had its share of the soft budget."""
+        return began + (self.spawned + self.options["cap"] - began) * (k + 1) / n
+
+
+class Trajectory:
+    """(seconds since the process began, bound) as an optimiser goes."""
+
+    def __init__(self, job):
+        self.job, self.points = job, []
+
+    def add(self, bound):
+        self.points.append((round(self.job.seconds(), 4), float(bound)))
+
+
+def timed_calls(call, options):
+    """Seconds of the first call (which compiles) and of each warm one, for some seconds or calls."""
+    began = time.perf_counter()
+    call()
+    first = time.perf_counter() - began
+    call()
+    budget, least, most = options.get("seconds", 2.0), options.get("least", 5), options.get("most", 300)
+    times, began = [], time.perf_counter()
+    while len(times) < least or (len(times) < most and time.perf_counter() - began < budget):
+        before = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - before)
+    return {"first": first, "calls": [round(t, 7) for t in times]}
+
+
+def point_arrays(lengthscale, scale, noise, Z=None):
+    """θ (and Z) of an optimum, under the names that the referee looks for."""
+    found = {"lengthscale": np.asarray(lengthscale), "scale": np.asarray(scale), "noise": np.asarray(noise)}
+    return found if Z is None else found | {"Z": np.asarray(Z)}
+
+
+def stacked(lengthscale, scale, noise):
+    """Draws (chain, draw, D + 2) from lengthscales (chain, draw, D), scales and noises (chain, draw)."""
+    return np.concatenate([lengthscale, np.asarray(scale)[..., None], np.asarray(noise)[..., None]], axis=-1)
+
+
+def thinned(draws, most=100):
+    """At most so many draws (S, P), evenly spaced over all chains: those that predict."""
+    flat = draws.reshape(-1, draws.shape[-1])
+    return flat[np.linspace(0, len(flat) - 1, min(most, len(flat))).astype(int)]
+
+
+def serve(tasks, packages):
+    """Do the job of the command line and write what came of it."""
+    job_path, result_path, spawned = sys.argv[1:4]
+    job = Job(job_path, float(spawned))
+    result, arrays = tasks[job.task](job)
+    result["versions"] = {name: metadata.version(name) for name in packages}
+    result["affinity"] = sorted(os.sched_getaffinity(0))
+    if arrays:
+        np.savez_compressed(Path(result_path).with_suffix(".npz"), **arrays)
+    Path(result_path).write_text(json.dumps(result))
+
+
+def in_processes(function, argument, parts, workers):
+    """function(argument, part) for each part, in fresh processes side by side: for samplers of one chain at a time."""
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        return pool.starmap(function, [(argument, part) for part in parts], chunksize=1)

@@ -1,0 +1,170 @@
+"""The driver of the peer benchmarks: jobs, children, and rows for whatever happens to them. No peer is needed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+PEERS = Path(__file__).resolve().parents[2] / "benchmarks" / "peers"
+sys.path[:0] = [str(PEERS), str(PEERS / "workers")]
+
+import launch  # noqa: E402
+import plan  # noqa: E402
+import run  # noqa: E402
+from contestants import CONTESTANTS, ENVIRONMENTS  # noqa: E402
+from protocol import Job as WorkerJob  # noqa: E402
+from protocol import thinned, timed_calls  # noqa: E402
+
+CORES = os.sched_getaffinity(0)  # before any test can have lost some
+ECHO = """
+import os, sys
+sys.path.insert(0, WORKERS)
+import numpy as np
+from protocol import serve
+def gradient(job):
+    row = {"value": float(job.X.sum()), "threads": os.environ["OMP_NUM_THREADS"], "late": job.seconds() >= 0.0}
+    return row, {"draws": job.X}
+serve({"gradient": gradient}, ["numpy"])
+"""
+
+
+def child(tmp_path, text):
+    script = tmp_path / "child.py"
+    script.write_text(text.replace("WORKERS", repr(str(PEERS / "workers"))))
+    return [sys.executable, str(script)]
+
+
+@pytest.fixture
+def record(tmp_path):
+    problem = tmp_path / "problem.npz"
+    np.savez(problem, X=np.ones((3, 2)))
+    job = plan.Job("gradient", "gradient", "yacht-0", "gpflow", 0, 1, 1, 30.0, 1e-6)
+    return job.record() | {"problem": str(problem)}
+
+
+def ran(tmp_path, record, text, **options):
+    variables = launch.environment(record["threads"], tmp_path)
+    return launch.run_child(child(tmp_path, text), record, tmp_path / "scratch", variables, **options)
+
+
+def test_a_job_reaches_the_worker_and_its_result_comes_back(tmp_path, record):
+    row, arrays = ran(tmp_path, record, ECHO)
+    assert (row["status"], row["reason"]) == ("done", "")
+    assert row["result"]["value"] == 6.0
+    assert row["result"]["threads"] == "1"
+    assert row["result"]["late"]
+    assert row["result"]["affinity"] == sorted(os.sched_getaffinity(0))[:1]
+    assert row["peak_mb"] > 5.0
+    assert np.load(arrays)["draws"].shape == (3, 2)
+
+
+def test_pinning_a_child_leaves_the_driver_where_it_was(tmp_path, record):
+    ran(tmp_path, record, "")
+    assert os.sched_getaffinity(0) == CORES
+
+
+def test_too_long_becomes_a_row(tmp_path, record):
+    row, arrays = ran(tmp_path, record | {"limit": 0.3}, "import time; time.sleep(60)")
+    assert (row["status"], row["reason"]) == ("gave up", "gave up after 0 s")
+    assert row["wall"] < 20.0
+    assert not arrays.exists()
+
+
+def test_too_much_memory_becomes_a_row(tmp_path, record):
+    text = "import time; x = bytearray(80_000_000); time.sleep(60)"
+    row, _ = ran(tmp_path, record, text, memory_cap_mb=60.0)
+    assert row["status"] == "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reason"),
+    [
+        ("raise ValueError('no such thing')", "failed", "ValueError: no such thing"),
+        ("raise MemoryError('at /somewhere/private')", "out of memory", "MemoryError: at"),
+        ("raise TimeoutError('tuning did not end')", "gave up", "TimeoutError: tuning did not end"),
+        ("", "failed", "ended with code 0 and no word"),
+    ],
+)
+def test_failures_become_rows_with_their_reason(tmp_path, record, text, status, reason):
+    row, _ = ran(tmp_path, record, text)
+    assert (row["status"], row["reason"]) == (status, reason)
+
+
+def test_what_is_there_is_not_run_again(tmp_path):
+    todo = plan.jobs(plan.SMOKE, ["gradient"])
+    first, second, *_ = todo
+    for job, status in ((first, "done"), (second, "failed")):
+        path = run.result_path(tmp_path, job)
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"status": status}))
+    assert run.pending(todo, tmp_path, retry=False) == todo[2:]
+    assert run.pending(todo, tmp_path, retry=True) == todo[1:]
+
+
+def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):
+    problem = tmp_path / "problem.npz"
+    np.savez(problem, X=np.ones((3, 2)))
+    monkeypatch.setattr(run, "problem_file", lambda *_: problem)
+    job = next(j for j in plan.jobs(plan.SMOKE, ["ml2"]) if j.contestant == "gpflow")
+    arguments = SimpleNamespace(work=str(tmp_path), data_dir=None, venvs=str(tmp_path / "none"))
+    run.run_one(job, arguments, tmp_path)
+    row = json.loads(run.result_path(tmp_path, job).read_text())
+    assert (row["status"], row["reason"]) == ("failed", "its environment is missing")
+    assert row["job"]["key"] == job.key
+    assert run.pending([job], tmp_path, retry=False) == []
+
+
+def test_repeats_are_outermost_and_keys_are_unique():
+    jobs = plan.jobs(plan.FULL)
+    keys = [job.key for job in jobs]
+    assert len(set(keys)) == len(keys)
+    ml2 = [job.repeat for job in plan.jobs(plan.FULL, ["ml2"])]
+    assert ml2 == sorted(ml2)
+    assert max(ml2) == 2
+
+
+def test_every_job_has_a_worker_and_every_environment_its_pins():
+    for profile in plan.PROFILES.values():
+        for job in plan.jobs(profile):
+            assert (PEERS / "workers" / CONTESTANTS[job.contestant].worker).exists()
+            assert job.task != "sample" or {"cap", "chains"} <= set(job.options)
+    for name in ENVIRONMENTS:
+        lines = (PEERS / "requirements" / f"{name}.txt").read_text().splitlines()
+        assert all("==" in line for line in lines if line and not line.startswith("#"))
+
+
+def test_the_growth_measure_shares_the_jobs_of_the_first():
+    shared = {j.key for j in plan.jobs(plan.FULL, ["growth"])} & {j.key for j in plan.jobs(plan.FULL, ["gradient"])}
+    assert any("synthetic-10000/" in key for key in shared)
+
+
+def test_priors_are_those_of_the_preset():
+    from integrand.presets import preset_prior
+
+    for field, arguments in plan.PRIORS.items():
+        assert preset_prior("paper", field, 3).arguments == arguments
+
+
+def test_optimisers_start_at_the_medians_of_the_priors():
+    from problems import START
+
+    from integrand.kernels import RBF
+    from integrand.model import Model
+
+    model = Model(RBF(), 1)
+    assert {f"start_{p.name}": p.prior.median for p in model.parameters} == pytest.approx(START, rel=1e-12)
+
+
+def test_worker_helpers(tmp_path, record):
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(record | {"options": {"cap": 10.0}}))
+    job = WorkerJob(path, spawned=100.0)
+    assert job.over()
+    assert [job.deadline(102.0, k, 2) for k in range(2)] == [106.0, 110.0]
+    assert thinned(np.arange(24.0).reshape(2, 4, 3), 4)[:, 0].tolist() == [0.0, 6.0, 12.0, 21.0]
+    times = timed_calls(lambda: None, {"seconds": 0.0, "least": 3})
+    assert len(times["calls"]) == 3
