@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods bench-peers lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,10 @@ bench-predict: $(STAMP) ## seconds and memory of predicting 100 000 rows from th
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python benchmarks/method_time.py $(ARGS)
+
+bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
+	$(BIN)/python benchmarks/scale/run.py $(or $(WHAT),growth) $(ARGS)
+	$(BIN)/python benchmarks/scale/cost.py || true
 
 bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
 	$(BIN)/python benchmarks/peers/run.py --install

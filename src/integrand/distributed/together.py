@@ -26,6 +26,7 @@ from integrand.precision import float64_scope
 T = TypeVar("T")
 
 TASKS = ("evaluate", "value", "factors", "wait", "result", "end", "failed")
+_TOLERANCE = 1e-8
 _HEAD = 5  # task, number of the message, rows of Z, what the last program gave, length of a result
 
 
@@ -119,10 +120,10 @@ class Together:
     def _hear(self) -> tuple[str, np.ndarray, np.ndarray, int]:
         message = self._broadcast(np.zeros(self.size))
         task, count, rows, number, length = message[:_HEAD]
-        if int(count) != self.count or (number != self.number and not np.isnan(number)):
+        if int(count) != self.count or not _same(float(number), self.number):
             raise DistributedError(
-                f"rank {self.ranks.rank} got {self.number!r} where rank 0 got {number!r}: the processes do not compute "
-                "the same; use the same machine type and the same versions everywhere"
+                f"rank {self.ranks.rank} got {self.number} where rank 0 got {float(number)}: the processes do not "
+                "compute the same; use the same versions everywhere"
             )
         self.count += 1
         Z = message[_HEAD + self.n_theta :][: int(rows) * self.n_columns].reshape(-1, self.n_columns)
@@ -182,6 +183,13 @@ class Together:
 @functools.partial(jax.jit, static_argnames="spread")
 def _summed(a: jax.Array, spread: Spread) -> jax.Array:
     return spread.run(lambda a: spread.sum(a[0]), (), a)
+
+
+def _same(one: float, other: float) -> bool:
+    """Whether two processes computed the same: what each does with the same sums may be rounded in its own way."""
+    if not (np.isfinite(one) and np.isfinite(other)):
+        return True  # a factorisation on the brink, which rank 0 alone judges
+    return abs(one - other) <= _TOLERANCE * max(1.0, abs(one))
 
 
 def _number_of(result: Any) -> float:

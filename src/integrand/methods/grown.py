@@ -54,7 +54,7 @@ class Grown:
         second with one. If `exact`, chains are accepted by all rows.
         """
         at, whole = self._anchor(phi, Z)
-        corrected = Corrected(self.near, at, whole)
+        corrected = Corrected(self.less, at, whole)
         if whitening is None:
             return Density(lambda x: density(corrected.evaluate(x, Z)))
         if exact:

@@ -137,7 +137,7 @@ class Recipe:
         assert data.spread is not None
         together.spread = data.spread
         if not ranks.leads:
-            return _read(together.follow(_tasks(self.model, data, self.jitter)))
+            return _read(together.follow(tasks(self.model, data, self.jitter)))
         data = dataclasses.replace(data, spread=dataclasses.replace(data.spread, together=together))
         together.keep_company()
         try:
@@ -149,7 +149,7 @@ class Recipe:
             raise
 
 
-def _tasks(model: Model, data: Dataset, jitter: Jitter) -> dict[str, Callable[[np.ndarray, np.ndarray], Any]]:
+def tasks(model: Model, data: Dataset, jitter: Jitter) -> dict[str, Callable[[np.ndarray, np.ndarray], Any]]:
     """What a process that follows can be asked to do."""
     target = CollapsedTarget(model, data, jitter)
     return {

@@ -1,0 +1,136 @@
+"""How a gradient of the bound grows with rows, inducing points and processes, and a complete fit with many rows.
+
+    python benchmarks/scale/run.py growth|processes|grid|disk|fit [--work DIR] [--out docs/scale] [--rows N]
+
+Results are rows of JSON in OUT/measurements.jsonl; `cost.py` makes the figure and the cost model of them.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def gradient(rows: int, inducing: int, processes: int, cores: list[str], repeats: int = 3, table=None, memory=None):
+    """Time of a gradient; one string of cores for each process."""
+    common = [sys.executable, str(HERE / "worker.py"), "--rows", str(rows), "--inducing", str(inducing)]
+    common += ["--repeats", str(repeats), "--processes", str(processes)]
+    common += ["--coordinator", f"127.0.0.1:{free_port()}"] if processes > 1 else []
+    common += ["--table", str(table)] if table else []
+    common += ["--memory", str(memory)] if memory else []
+    started = []
+    for rank in range(processes):
+        command = [*common, "--rank", str(rank), "--cores", cores[rank]]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE if rank == 0 else None, text=True))
+    out, _ = started[0].communicate()
+    codes = [p.wait() for p in started]
+    if any(codes):
+        sys.exit(f"a process ended with {codes}")
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def growth(save) -> None:
+    """Time of a gradient against N at M = 200, all cores."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    for repeat in range(2):
+        for n in (10_000, 30_000, 100_000, 300_000, 1_000_000):
+            save("growth", repeat, gradient(n, 200, 1, [cores], repeats=20 if n < 50_000 else 5))
+
+
+def processes(save) -> None:
+    """Two processes on a core each against one on one core."""
+    first, second = map(str, sorted(os.sched_getaffinity(0))[:2])
+    for repeat in range(3):
+        save("processes", repeat, gradient(200_000, 300, 1, [first]))
+        save("processes", repeat, gradient(200_000, 300, 2, [first, second]))
+
+
+def grid(save) -> None:
+    """A grid for the cost model, one core a process."""
+    first, second = map(str, sorted(os.sched_getaffinity(0))[:2])
+    for n in (10_000, 50_000, 200_000):
+        for m in (100, 200, 400):
+            save("grid", 0, gradient(n, m, 1, [first]))
+            save("grid", 0, gradient(n, m, 2, [first, second]))
+
+
+def disk(save, work: Path, n: int) -> None:
+    """Rows on disk, read at every pass by two processes."""
+    table = work / f"table-{n}"
+    subprocess.run([sys.executable, str(HERE / "table.py"), str(table), "--rows", str(n)], check=True)
+    first, second = map(str, sorted(os.sched_getaffinity(0))[:2])
+    save("disk", 0, gradient(n, 200, 2, [first, second], repeats=1, table=table, memory=2**20))
+
+
+def fit(save, work: Path, n: int) -> None:
+    """A complete sgpr-hmc fit from Parquet with two processes, by the command line."""
+    table = work / f"table-{n}"
+    subprocess.run([sys.executable, str(HERE / "table.py"), str(table), "--rows", str(n)], check=True)
+    command = [sys.executable, "-m", "integrand.cli", "fit", str(table), "--target", "y", "--inducing", "200"]
+    command += ["--out", str(work / f"model-{n}.integrand"), "--run-dir", str(work / f"run-{n}"), "--json"]
+    command += ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2"]
+    began = time.monotonic()
+    ranks = [
+        subprocess.Popen([*command, "--rank", str(r)], stdout=subprocess.PIPE if r == 0 else None, text=True)
+        for r in (0, 1)
+    ]
+    peaks = [0.0, 0.0]
+    while ranks[0].poll() is None:
+        peaks = [max(peak, peak_memory(p.pid)) for peak, p in zip(peaks, ranks, strict=True)]
+        time.sleep(1.0)
+    out, _ = ranks[0].communicate()
+    codes = [p.wait() for p in ranks]
+    if any(codes):
+        sys.exit(f"a process ended with {codes}; `integrand resume {work / f'run-{n}'}` goes on")
+    facts = json.loads(out.strip().splitlines()[-1])
+    facts.pop("model")
+    save("fit", 0, {"rows": n, "seconds": time.monotonic() - began, "memory_mb": peaks, "facts": facts})
+
+
+def peak_memory(pid: int) -> float:
+    """Largest resident memory so far of the children of a process, in MB."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        lines = [line for c in children for line in Path(f"/proc/{c}/status").read_text().splitlines()]
+        return sum(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024.0
+    except OSError:
+        return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("growth", "processes", "grid", "disk", "fit"))
+    parser.add_argument("--work", type=Path, default=Path("scale-work"), help="for tables, models and run directories")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "scale")
+    parser.add_argument("--rows", type=int, default=None, help="of `disk` (10 million) or `fit` (1 million)")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+
+    def save(what: str, repeat: int, row: dict) -> None:
+        load = os.getloadavg()[0]
+        row = {"what": what, "repeat": repeat, "date": time.strftime("%Y-%m-%d"), "load": round(load, 2)} | row
+        print(json.dumps(row), flush=True)
+        with open(given.out / "measurements.jsonl", "a") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    if given.what in ("disk", "fit"):
+        default = 10_000_000 if given.what == "disk" else 1_000_000
+        {"disk": disk, "fit": fit}[given.what](save, given.work.resolve(), given.rows or default)
+    else:
+        {"growth": growth, "processes": processes, "grid": grid}[given.what](save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A sample that is corrected by all rows climbs where all rows climb."""
+
+import numpy as np
+import pytest
+
+from integrand import RBF, Dataset
+from integrand.methods.corrected import PASSES, Corrected, climb_by_sample
+from integrand.methods.optimised import climb_theta_and_inducing
+from integrand.methods.problem import Settings
+from integrand.model import Model
+from integrand.targets import CollapsedTarget, density, likelihood, penalised
+
+N, n, M, D = 1200, 300, 8, 2
+rng = np.random.default_rng(4)
+X = rng.standard_normal((N, D))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * rng.standard_normal(N)
+MODEL = Model(RBF(), D)
+CHOSEN = np.sort(rng.choice(N, n, replace=False))
+START = MODEL.start(), X[:M].copy()
+
+
+@pytest.fixture
+def whole():
+    """All rows, with a counter of its own."""
+    return CollapsedTarget(MODEL, Dataset.of(X, Y))
+
+
+@pytest.fixture
+def near():
+    return CollapsedTarget(MODEL, Dataset.of(X[CHOSEN], Y[CHOSEN]).standing_for(N))
+
+
+# --- rows that stand for others
+
+
+def test_a_sample_that_stands_for_copies_of_itself_has_their_bound():
+    few = Dataset.of(X[:n], Y[:n]).standing_for(N)
+    many = Dataset.of(np.tile(X[:n], (N // n, 1)), np.tile(Y[:n], N // n))
+    assert few.n_rows == many.n_rows == N
+    a, b = (CollapsedTarget(MODEL, data) for data in (few, many))
+    for left, right in zip(a.evaluate(*START), b.evaluate(*START), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-10 * np.abs(right).max())
+    assert a.value(*START) == pytest.approx(b.value(*START), rel=1e-12)
+
+
+def test_it_still_has_its_own_rows():
+    few = Dataset.of(X[:n], Y[:n], 128).standing_for(N)
+    np.testing.assert_array_equal(few.arrays()[0], X[:n])
+    np.testing.assert_array_equal(few.arrays()[1], Y[:n])
+    assert few.local
+
+
+def test_a_sample_of_all_rows_is_all_rows(whole):
+    same = CollapsedTarget(MODEL, Dataset.of(X, Y).standing_for(N))
+    assert same.value(*START) == whole.value(*START)
+
+
+# --- the correction
+
+
+def test_at_its_point_it_has_the_value_and_gradient_of_all_rows(whole, near):
+    wanted = whole.evaluate(*START)
+    found = Corrected(near, START, wanted).evaluate(*START)
+    for left, right in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-10 * np.abs(right).max())
+    assert abs(near.evaluate(*START).log_likelihood - wanted.log_likelihood) > 1.0  # or there is nothing to correct
+
+
+def test_away_from_it_the_gradient_is_that_of_its_value(whole, near):
+    corrected = Corrected(near, START, whole.evaluate(*START))
+    phi, Z = START[0] + 0.3, START[1] + 0.1 * rng.standard_normal((M, D))
+    e, step = corrected.evaluate(phi, Z), 1e-5
+    for i, d in enumerate(step * np.eye(len(phi))):
+        up, down = (corrected.evaluate(phi + s * d, Z).log_likelihood for s in (1, -1))
+        assert e.d_likelihood[i] == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-4)
+    for place in [(0, 0), (3, 1), (M - 1, 0)]:
+        d = np.zeros((M, D))
+        d[place] = step
+        up, down = (corrected.evaluate(phi, Z + s * d).log_likelihood for s in (1, -1))
+        assert e.dZ[place] == pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-4)
+
+
+def test_the_prior_is_not_corrected(whole, near):
+    """It does not come from rows."""
+    found = Corrected(near, START, whole.evaluate(*START)).evaluate(START[0] + 0.2, START[1])
+    wanted = whole.evaluate(START[0] + 0.2, START[1])
+    assert (found.log_prior, found.log_jacobian) == (wanted.log_prior, wanted.log_jacobian)
+
+
+# --- the climb
+
+
+@pytest.mark.parametrize("objective", [likelihood, penalised])
+def test_it_comes_near_a_long_climb_in_few_passes(objective, whole, near):
+    settings = Settings(n_inducing=M)
+    full = CollapsedTarget(MODEL, whole.data)
+    optimum = climb_theta_and_inducing(full, *START, settings, 1000, objective)[2]
+    # As a fit does: first on the sample alone, then corrected.
+    start = climb_theta_and_inducing(near, *START, settings, 1000, objective)[:2]
+    phi, Z, e = climb_by_sample(whole, near, start, objective, passes=40)
+    assert objective(e)[0] > optimum.value - 3.0
+    assert e.log_likelihood == pytest.approx(whole.value(phi, Z), rel=1e-12)
+    assert whole.counter.gradients <= 41
+    assert whole.counter.gradients < full.counter.gradients / 3
+
+
+def test_passes_limit_the_gradients(whole, near):
+    climb_by_sample(whole, near, START, likelihood, passes=3)
+    assert whole.counter.gradients <= 4
+    before = whole.counter.gradients
+    climb_by_sample(whole, near, START, likelihood)
+    assert whole.counter.gradients - before <= PASSES + 1
+
+
+def test_no_passes_change_nothing(whole, near):
+    phi, Z, e = climb_by_sample(whole, near, START, likelihood, passes=0)
+    np.testing.assert_array_equal(phi, START[0])
+    np.testing.assert_array_equal(Z, START[1])
+    assert e.log_likelihood == whole.value(*START)
+
+
+def test_inducing_inputs_stay_where_they_are_to_stay(whole, near):
+    before = density(whole.evaluate(*START))[0]
+    _, Z, e = climb_by_sample(whole, near, START, density, move_Z=False)
+    np.testing.assert_array_equal(Z, START[1])
+    assert density(e)[0] > before + 1.0
+    assert np.abs(e.gradient).max() < 20.0  # of hundreds where it began
+
+
+class Tracked:
+    """A target that keeps what the objective was wherever a gradient of all rows was taken."""
+
+    def __init__(self, inner, objective):
+        self.inner, self.objective, self.path = inner, objective, []
+        self.value = inner.value
+
+    def evaluate(self, phi, Z):
+        e = self.inner.evaluate(phi, Z)
+        self.path.append(self.objective(e)[0])
+        return e
+
+
+@pytest.mark.usefixtures("as_users_see_it")
+@pytest.mark.parametrize("objective", [likelihood, density])
+@pytest.mark.parametrize("sample", ["fair", "five rows", "of something else"])
+def test_it_never_goes_downhill(sample, objective, whole):
+    """However little the sample says of all rows."""
+    few = np.arange(n) % 5
+    rows = {"fair": (X[:n], Y[:n]), "five rows": (X[few], Y[few]), "of something else": (X[:n], np.cos(5 * X[:n, 1]))}
+    near = CollapsedTarget(MODEL, Dataset.of(*rows[sample]).standing_for(N))
+    tracked = Tracked(whole, objective)
+    _, _, e = climb_by_sample(tracked, near, START, objective)
+    assert objective(e)[0] == tracked.path[-1]
+    assert np.all(np.diff(tracked.path) > 0.0)
+
+
+def test_where_a_sample_leads_nowhere_it_stays(whole, near):
+    """At the optimum of all rows there is nothing to gain."""
+    phi, Z, _ = climb_theta_and_inducing(whole, *START, Settings(n_inducing=M), 2000, likelihood)
+    best = whole.value(phi, Z)
+    _, _, e = climb_by_sample(whole, near, (phi, Z), likelihood)
+    assert best <= e.log_likelihood < best + 1.0

@@ -1,0 +1,210 @@
+"""Fits of many rows that search by a sample: the posterior of all rows, with few passes over them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import arviz
+import numpy as np
+import pytest
+
+import integrand
+from integrand import ConvergenceWarning, Dataset
+from integrand.data.disk import MappedRows
+from integrand.data.scaling import Standardiser
+from integrand.data.survey import chosen_rows
+from integrand.methods import grown
+from integrand.methods.origin import InMemory, worth_sampling
+from integrand.methods.table import METHODS
+from integrand.posterior.storage import RunDirectory
+from integrand.targets import CollapsedTarget
+
+N, M = 2000, 12
+rng = np.random.default_rng(6)
+X = rng.standard_normal((N, 2)) * [1.0, 5.0] + [0.0, 3.0]
+Y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1] + 0.3 * rng.standard_normal(N)
+SAMPLED = {"grow": True, "sample_rows": 600}
+SOME = {"n_inducing": M, "chains": 2, "tune": 30, "max_rounds": 1, "predictive_draws": 20, "seed": 1}
+
+
+def fit(**settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return integrand.fit(X, Y, **(SOME | settings))
+
+
+def assert_same_means(a, b, errors=4.0):
+    """Means of draws (chain, draw, parameter) agree within so many Monte Carlo standard errors, as do their spreads."""
+    centre = b.mean((0, 1))
+    for values in ((a, b), ((a - centre) ** 2, (b - centre) ** 2)):
+        for i in range(a.shape[2]):
+            pair = [v[:, :, i] for v in values]
+            variances = [v.var() / float(arviz.ess(v, method="mean")) for v in pair]
+            assert abs(pair[0].mean() - pair[1].mean()) < errors * np.sqrt(sum(variances)), i
+
+
+FIXED = {"method": "sgpr-hmc-fixed-z", "Z": X[:M], "target_ess": 100.0}
+
+
+@pytest.fixture(scope="module")
+def cold():
+    """All rows from the start, at a given Z."""
+    return fit(grow=False, **FIXED)
+
+
+@pytest.fixture(scope="module")
+def warm():
+    """The same posterior by way of a sample."""
+    return fit(**FIXED, **SAMPLED)
+
+
+def test_the_posterior_is_the_same(cold, warm):
+    np.testing.assert_array_equal(cold.Z_path, warm.Z_path)
+    assert_same_means(warm.chains.x, cold.chains.x)
+    new = X[:5] + 0.1
+    a, b = (p.predict(new, include_noise=True) for p in (warm, cold))
+    np.testing.assert_allclose(a.mean, b.mean, atol=0.02)
+    np.testing.assert_allclose(a.sd, b.sd, rtol=0.05)
+
+
+def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
+    assert cold.counts["gradients"] > 500
+    assert warm.counts["gradients"] < cold.counts["gradients"] / 10
+    draws = warm.chains.x[:, :, 0].size
+    # One value a draw, those of the trials, and what the climbs looked at.
+    assert draws <= warm.counts["values"] < draws + 150
+    assert warm.counts["sample_gradients"] > warm.counts["gradients"]
+    assert "values" not in cold.counts
+
+
+def test_it_says_what_it_did(warm, cold):
+    text = " ".join(warm.notes)
+    assert f"{warm.counts['gradients']} gradients and {warm.counts['values']} values" in text
+    assert f"of all {N} rows" in text
+    assert "accepted by all rows" in text
+    assert "all rows" not in " ".join(cold.notes)
+
+
+def test_draws_have_the_density_of_all_rows(warm):
+    """What is recorded beside a draw is its log density by all rows, not by the sample."""
+    data = Dataset.of(warm.scaler.transform_X(X), warm.scaler.transform_y(Y))
+    target = CollapsedTarget(warm.model, data, warm.jitter)
+    for chain, draw in ((0, 0), (1, 7), (1, warm.chains.n_draws - 1)):
+        e = target.evaluate(warm.chains.x[chain, draw], warm.Z_path[-1])
+        assert warm.chains.log_density[chain, draw] == pytest.approx(e.log_density, rel=1e-9)
+
+
+def test_same_seed_same_draws(warm):
+    np.testing.assert_array_equal(fit(max_draws=15, **FIXED, **SAMPLED).chains.x, warm.chains.x[:, :15])
+
+
+def test_a_sample_that_proposes_badly_gives_way_to_nuts(cold, monkeypatch):
+    monkeypatch.setattr(grown, "_USABLE", 2.0)
+    monkeypatch.setattr(grown, "_TRIAL", 2)
+    p = fit(**FIXED, **SAMPLED)
+    assert any("accepted too seldom" in note and "NUTS on all rows" in note for note in p.notes)
+    assert p.counts["gradients"] > 500
+    assert_same_means(p.chains.x, cold.chains.x)
+
+
+def test_moving_inducing_inputs():
+    """`sgpr-hmc`: Z ends where the bound of all rows is as good as without a sample."""
+    few = {"max_draws": 40, "round_draws": 12}
+    p, wanted = fit(**few, **SAMPLED), fit(**few, grow=False)
+    assert p.method == "sgpr-hmc"
+    assert p.Z_path.shape[1:] == (M, 2)
+    assert p.counts["gradients"] < wanted.counts["gradients"] / 5
+    assert p.chains.log_density.mean() > wanted.chains.log_density.mean() - 4.0
+    assert np.abs(p.chains.x.mean((0, 1)) - wanted.chains.x.mean((0, 1))).max() < 1.0
+
+
+@pytest.mark.parametrize("method", ["ml2", "map"])
+def test_optimisers_end_as_high_with_fewer_gradients(method):
+    a, b = fit(method=method, **SAMPLED), fit(method=method, grow=False)
+    assert a.chains.log_density[0, 0] > b.chains.log_density[0, 0] - 3.0
+    assert a.counts["gradients"] < b.counts["gradients"] / 2
+    new = X[:20] + 0.05
+    means = [p.predict(new, include_noise=True).mean for p in (a, b)]
+    np.testing.assert_allclose(*means, atol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.collapsed])
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_every_method_with_the_collapsed_bound_takes_rows_on_disk(method, memory):
+    rows = MappedRows(X[:700], Y[:700])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        short = SOME | {"max_draws": 30, "steps": 100}
+        p = integrand.fit(rows, method=method, memory=memory, sample_rows=250, grow=True, **short)
+        wanted = integrand.fit(X[:700], Y[:700], method=method, grow=False, **short)
+    new = X[:20] + 0.05
+    means = [q.predict(new, include_noise=True).mean for q in (p, wanted)]
+    np.testing.assert_allclose(*means, atol=0.3)
+
+
+# --- when
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "grow", "wanted"),
+    [
+        (999, None, False),
+        (2499, None, False),
+        (2500, None, True),
+        (1001, True, True),
+        (1000, True, False),
+        (10**9, False, False),
+        (10**9, None, True),
+    ],
+)
+def test_growth_is_for_many_rows(n_rows, grow, wanted):
+    assert worth_sampling(n_rows, 1000, grow) is wanted
+
+
+def test_the_sample_is_of_the_rows_and_stands_for_all():
+    scaler = Standardiser.fit(X, Y)
+    data, sample = InMemory(X, Y).datasets(scaler, M, 600, 3)
+    assert (data.n_rows, sample.n_rows, len(sample.arrays()[1])) == (N, N, 600)
+    chosen = chosen_rows(np.random.default_rng([3, 77]), N, 600)
+    np.testing.assert_array_equal(sample.arrays()[1], scaler.transform_y(Y[chosen]))
+    assert InMemory(X, Y).datasets(scaler, M, N, 3)[1] is None
+
+
+# --- on disk
+
+SCRIPT = """
+import sys, numpy as np, integrand
+from integrand.methods import watch
+watch.SAVE_SECONDS = 0.1
+given = np.load(sys.argv[1])
+integrand.fit(given["X"], given["y"], n_inducing=12, chains=2, tune=30, max_rounds=1, predictive_draws=20, seed=1,
+              grow=True, sample_rows=600, target_ess=1e6, max_draws=100_000, run_dir=sys.argv[2])
+"""
+
+
+def test_resumes_after_a_kill(tmp_path):
+    np.savez(tmp_path / "given.npz", X=X, y=Y)
+    run = tmp_path / "run"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path / "given.npz"), str(run)])
+    try:
+        deadline = time.monotonic() + 120.0
+        while not (run / "draws_000.npz").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        assert process.poll() is None
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with RunDirectory.open(run) as opened:
+        before, Z = opened.load("draws_000")[0]["x"], opened.load("round_001")[0]["Z"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        p = integrand.resume(run, max_draws=before.shape[1] + 40)
+    np.testing.assert_array_equal(p.chains.x[:, : before.shape[1]], before)
+    assert p.chains.n_draws == before.shape[1] + 40
+    np.testing.assert_array_equal(p.Z_path[-1], Z)
+    assert any("accepted by all rows" in note for note in p.notes)  # what goes on is grown as well
