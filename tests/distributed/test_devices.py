@@ -47,23 +47,21 @@ def note(name, data):
     return target
 
 
-for k in (1, 2, 4):
+for k in (2, 4):
     spread = Spread(Mesh(np.array(jax.devices()[:k]), (AXIS,)))
     note(f"memory, {k}", sharded(X, y, len(y), len(y), 100, spread))
 
 integrand.data.stream.CHUNK_BYTES = 8 * 5 * 64 * 2
 rows, scaler = MappedRows(X, y), Standardiser.identity(X.shape[1])
-for k in (2, 4):
-    spread = Spread(Mesh(np.array(jax.devices()[:k]), (AXIS,)))
-    stream = Stream(rows, scaler, 64, len(y), devices=k)
-    assert stream.n_chunks % k == 0 and stream.n_chunks > k
-    data = Dataset(None, len(y), spread=spread, stream=stream)
-    note(f"disk, {k}", data)
-    assert len(stream._next) <= k  # what was read ahead and not yet used
+spread = Spread(Mesh(np.array(jax.devices()[:2]), (AXIS,)))
+stream = Stream(rows, scaler, 64, len(y), devices=2)
+assert stream.n_chunks % 2 == 0 and stream.n_chunks > 2
+note("disk, 2", Dataset(None, len(y), spread=spread, stream=stream))
+assert len(stream._next) <= 2  # what was read ahead and not yet used
 
 # As a fit lays them out, with few and with many bytes of memory.
-target = note("laid out, in memory", laid_out(rows, scaler, len(y), len(Z), 2**30, None))
-assert target.data.spread.n_devices == 4 and target.data.stream is None
+data = laid_out(rows, scaler, len(y), len(Z), 2**30, None)
+assert data.spread.n_devices == 4 and data.stream is None
 target = note("laid out, on disk", laid_out(rows, scaler, len(y), len(Z), 0, None))
 assert target.data.stream is not None and target.data.streaming.devices == 4
 out["value"] = target.value(phi, Z)
@@ -100,7 +98,7 @@ def here(given):
     return target, target.evaluate(given["phi"], given["Z"])
 
 
-CASES = ["memory, 1", "memory, 2", "memory, 4", "disk, 2", "disk, 4", "laid out, in memory", "laid out, on disk"]
+CASES = ["memory, 2", "memory, 4", "disk, 2", "laid out, on disk"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,13 +110,12 @@ def test_any_number_of_devices_gives_the_bound_and_gradient_of_one(case, found, 
 
 def test_devices_share_the_rows(found):
     """Every device sums over its own rows: outside of a program all of them are counted."""
-    for k in (1, 2, 4):
+    for k in (2, 4):
         assert N <= found[f"memory, {k}/padded"] < N + 100
         assert not found[f"memory, {k}/local"]
         assert found[f"memory, {k}/columns"] == D
-    for k in (2, 4):  # a stream counts those of one device
-        assert N / k <= found[f"disk, {k}/padded"] < N / k + 128
-        assert not found[f"disk, {k}/local"]
+    assert N / 2 <= found["disk, 2/padded"] < N / 2 + 128  # a stream counts those of one device
+    assert not found["disk, 2/local"]
 
 
 def test_value_and_what_predicts(found, given, here):

@@ -165,13 +165,16 @@ def test_three_go_on_where_two_were_ended(parts, tmp_path):
 @linux
 @pytest.mark.slow
 def test_ctrl_c_ends_all(parts, tmp_path):
+    """Rank 0 with the draws it has on disk, whether or not the others stay for its last words."""
     with started(commands(parts, tmp_path), tmp_path) as processes:
         wait_for_draws(tmp_path, processes)
         for process in processes:
             os.kill(process.pid, signal.SIGINT)
         found = codes(processes, 60.0)
-    assert found[0] == 130
+    assert found[0] in (4, 130)
     assert found[1] in (0, 4, 130)
+    with RunDirectory.open(tmp_path / "run") as run:
+        assert run.load("draws_000")[0]["x"].shape[1] > 0
 
 
 # --- the wrong files, on every rank
