@@ -139,7 +139,7 @@ def test_every_method_with_the_collapsed_bound_takes_rows_on_disk(method, memory
     rows = MappedRows(X[:700], Y[:700])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        short = SOME | {"max_draws": 30, "steps": 100}
+        short = SOME | {"max_draws": 30, "steps": 100, "max_minutes": 0.3}  # `fbgp` draws Z, too
         p = integrand.fit(rows, method=method, memory=memory, sample_rows=250, grow=True, **short)
         wanted = integrand.fit(X[:700], Y[:700], method=method, grow=False, **short)
     new = X[:20] + 0.05

@@ -41,7 +41,12 @@ def guarded(function: Callable) -> Callable:
             print(f"integrand: {error}", file=sys.stderr)
             leave(LOST)
         except IntegrandError as error:
+            from integrand.cli.together import leave
+            from integrand.distributed.ranks import leave_together
+
             print(f"integrand: {error}", file=sys.stderr)
+            if leave_together():
+                leave(2)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             print("integrand: interrupted", file=sys.stderr)

@@ -37,8 +37,9 @@ def supervised() -> None:
     if os.environ.get(_CHILD):
         _keep_stdout_clean()
         return
-    # What C++ logs below errors is not for users.
-    environment = os.environ | {_CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    # What C++ logs below errors is not for users; JAX, once imported, has set the level to 1.
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
+    environment = os.environ | {_CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2" if level == "1" else level}
     child = subprocess.Popen([sys.executable, "-m", "integrand.cli", *sys.argv[1:]], env=environment)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: child.send_signal(number))
@@ -62,7 +63,9 @@ def leave(code: int) -> None:
 
 
 def _keep_stdout_clean() -> None:
-    """What libraries print from C++ goes to standard error: standard output is for the result."""
+    """What libraries print from C++ (Gloo greets its peers) goes nowhere: standard output is for the result."""
     own = os.dup(1)
-    os.dup2(2, 1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
     sys.stdout = os.fdopen(own, "w", buffering=1)

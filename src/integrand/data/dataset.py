@@ -108,13 +108,12 @@ class Dataset(eqx.Module):
 
         `task` names the program for the others, who have the same model and are told φ and Z.
         """
-        try:
-            together = None if self.spread is None else self.spread.together
-            return run() if together is None else together.lead(task, phi, Z, run)
-        except Exception:
-            if self.stream is not None and self.stream.error is not None:
-                raise self.stream.error from None
-            raise
+        together = None if self.spread is None else self.spread.together
+        result = run() if together is None else together.lead(task, phi, Z, run)
+        if self.stream is not None and self.stream.error is not None:
+            error, self.stream.error = self.stream.error, None
+            raise error
+        return result
 
     def sum(self, summand: Callable[..., T], *kept: Any) -> T:
         """Σ over blocks of summand(rows, *kept_of_that_block), a pytree of arrays."""

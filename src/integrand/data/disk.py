@@ -1,6 +1,7 @@
 """Tables that stay on disk: Parquet files, by row groups, and memory-mapped arrays; numeric columns, read by rows."""
 
 import glob
+import mmap
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class RowsOnDisk(ABC):
         return len(self.names)
 
     @abstractmethod
-    def values(self, first: int, last: int) -> Float[np.ndarray, "n D+1"]:
+    def values(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
         """Rows first ... last - 1 as they are on disk."""
 
     @abstractmethod
@@ -40,7 +41,7 @@ class RowsOnDisk(ABC):
     def description(self) -> dict[str, Any]:
         """What `rows_from` needs to open the same rows again, as JSON."""
 
-    def read(self, first: int, last: int) -> Float[np.ndarray, "n D+1"]:
+    def read(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
         """Rows first ... last - 1, all of them finite."""
         table = self.values(first, last)
         if not np.isfinite(table).all():
@@ -96,7 +97,7 @@ class ParquetRows(RowsOnDisk):
         columns = [_schema(file) for file in self.files]
         for file, found in zip(self.files, columns, strict=True):
             if found != columns[0]:
-                odd = sorted(set(found) ^ set(columns[0])) or ["their order or types"]
+                odd = sorted(set(found) ^ set(columns[0])) or ["their types"]
                 raise InputError(
                     f"{file} and {self.files[0]} have different columns ({', '.join(odd)}): write all parts alike"
                 )
@@ -184,10 +185,10 @@ class MappedRows(RowsOnDisk):
         return f"row {row}"
 
     def description(self) -> dict[str, Any]:
-        """The files behind memory maps; arrays in memory cannot be opened again."""
-        files = [getattr(a, "filename", None) for a in (self._X, self._y)]
+        """The files behind memory maps; arrays in memory, and parts of a map, cannot be opened again."""
+        files = [_npy_file(a) for a in (self._X, self._y)]
         return {
-            "mapped": [str(f) for f in files] if all(files) else [],
+            "mapped": files if all(files) else [],
             "n_rows": self.n_rows,
             "names": list(self.names),
         }
@@ -211,10 +212,10 @@ def open_rows(path: str | Path, target: str) -> ParquetRows:
 
 def rows_from(description: dict[str, Any]) -> RowsOnDisk:
     """The rows that `description` told of, if they are still there and as many."""
+    for file in description.get("files") or description.get("mapped") or []:
+        if not Path(file).exists():
+            raise InputError(f"there is no file {file}, which the run was begun with: put it back")
     if "files" in description:
-        for file in description["files"]:
-            if not Path(file).exists():
-                raise InputError(f"there is no file {file}, which the run was begun with: put it back")
         rows: RowsOnDisk = ParquetRows([Path(f) for f in description["files"]], description["target"])
     elif description.get("mapped"):
         X, y = (np.load(f, mmap_mode="r") for f in description["mapped"])
@@ -227,21 +228,25 @@ def rows_from(description: dict[str, Any]) -> RowsOnDisk:
 
 
 def _refuse_gaps(files: Sequence[Path]) -> None:
-    """Names that say `3-of-8` promise all eight."""
+    """Names that say `3-of-8` promise all eight, counted from 0 or from 1."""
+    series: dict[tuple[Path, str, int, str], set[int]] = {}
     for file in files:
-        found = re.search(r"(\d+)-of-(\d+)", file.name)
+        found = re.fullmatch(r"(.*?)(\d+)-of-(\d+)(.*)", file.name)
         if found:
-            wanted, width = int(found.group(2)), len(found.group(1))
-            names = {f.name for f in files}
-            for first in (0, 1):
-                parts = [
-                    file.name.replace(found.group(0), f"{k:0{width}d}-of-{found.group(2)}")
-                    for k in range(first, wanted + first)
-                ]
-                missing = [p for p in parts if p not in names]
-                if not missing:
-                    return
-            raise InputError(f"{file.parent} has {len(files)} of {wanted} parts: put the missing ones there")
+            before, number, wanted, behind = found.groups()
+            series.setdefault((file.parent, before, int(wanted), behind), set()).add(int(number))
+    for (folder, _, wanted, _), numbers in series.items():
+        if numbers not in ({*range(wanted)}, {*range(1, wanted + 1)}):
+            raise InputError(f"{folder} has {len(numbers)} of {wanted} parts: put the missing ones there")
+
+
+def _npy_file(array: Any) -> str:
+    """The .npy file that an array maps as a whole, or nothing: a view has the name of its file, but not its rows."""
+    file = getattr(array, "filename", None)
+    if file is None or not isinstance(array.base, mmap.mmap):
+        return ""
+    with open(file, "rb") as stream:
+        return str(Path(file).resolve()) if stream.read(6) == b"\x93NUMPY" else ""
 
 
 def _parquet(file: Path) -> Any:

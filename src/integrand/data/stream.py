@@ -5,7 +5,7 @@ A compiled program asks for chunks by number through a callback; a thread of thi
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Stream:
         self.chunk_rows = self.n_blocks * length
         self.devices = devices
         self.n_chunks = -(-most // (self.chunk_rows * devices)) * devices
-        self.error: BaseException | None = None  # what a read failed with: a callback can only say that it failed
+        self.error: BaseException | None = None  # what a read of the latest pass failed with
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="integrand-read")
         self._lock = threading.Lock()
         self._next: dict[int, Future] = {}
@@ -43,6 +43,10 @@ class Stream:
     def n_padded(self) -> int:
         """Rows of one device, with padding."""
         return self.n_chunks * self.chunk_rows // self.devices
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.n_blocks, self.length, self.n_columns + 2, 2
 
     def numbers(self) -> Int[Array, " C"]:
         """The numbers of the chunks that the calling device sums over."""
@@ -55,13 +59,12 @@ class Stream:
 
     def chunk(self, number: Array) -> tuple[Array, Array, Array]:
         """X, y and weight of a chunk, in blocks: what a compiled program calls."""
-        shape = (self.n_blocks, self.length)
         # Scoped float64 does not reach the thread of a callback, where JAX would make float32 of them: words do pass.
-        like = jax.ShapeDtypeStruct((*shape, self.n_columns + 2, 2), jnp.uint32)
+        like = jax.ShapeDtypeStruct(self._shape, jnp.uint32)
         table = jax.lax.bitcast_convert_type(jax.pure_callback(self._chunk, like, number), jnp.float64)
         return table[..., :-2], table[..., -2], table[..., -1]
 
-    def _chunk(self, number: np.ndarray) -> np.ndarray:
+    def _chunk(self, number: Any) -> np.ndarray:
         """The chunk that was read ahead, while the one after it begins to be read."""
         i = int(number)
         ahead = (i + self.devices) % self.n_chunks
@@ -71,9 +74,9 @@ class Stream:
                 self._next[ahead] = self._pool.submit(self._read, ahead)
         try:
             return here.result()
-        except BaseException as error:
+        except Exception as error:  # raised by `Dataset.call`: JAX would log it with a stack trace
             self.error = error
-            raise
+            return np.full((self.chunk_rows, self.n_columns + 2), np.nan).view(np.uint32).reshape(self._shape)
 
     def _read(self, i: int) -> np.ndarray:
         first = min(i * self.chunk_rows, self.rows.n_rows)
@@ -84,4 +87,4 @@ class Stream:
             table[:n, :-2] = (read[:, :-1] - scaler.x_mean) / scaler.x_sd
             table[:n, -2] = (read[:, -1] - scaler.y_mean) / scaler.y_sd
             table[:n, -1] = 1.0
-        return table.view(np.uint32).reshape(self.n_blocks, self.length, self.n_columns + 2, 2)
+        return table.view(np.uint32).reshape(self._shape)

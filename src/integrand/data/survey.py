@@ -16,10 +16,10 @@ class Survey(NamedTuple):
     """What was seen of some rows; the target is the last column."""
 
     n_rows: int
-    mean: Float[np.ndarray, " D+1"]
-    squares: Float[np.ndarray, " D+1"]  # Σ (value - mean)²
-    low: Float[np.ndarray, " D+1"]
-    high: Float[np.ndarray, " D+1"]
+    mean: Float[np.ndarray, " columns"]
+    squares: Float[np.ndarray, " columns"]  # Σ (value - mean)²
+    low: Float[np.ndarray, " columns"]
+    high: Float[np.ndarray, " columns"]
 
     def then(self, other: "Survey") -> "Survey":
         """Both parts as one (Chan, Golub & LeVeque 1979): no large sums are subtracted."""
@@ -46,7 +46,7 @@ def chosen_rows(rng: np.random.Generator, n_rows: int, wanted: int) -> np.ndarra
     return np.arange(n_rows) if n_rows <= wanted else np.sort(rng.choice(n_rows, wanted, replace=False))
 
 
-def survey(rows: RowsOnDisk, chosen: np.ndarray) -> tuple[Survey, Float[np.ndarray, "K D+1"]]:
+def survey(rows: RowsOnDisk, chosen: np.ndarray) -> tuple[Survey, Float[np.ndarray, "K columns"]]:
     """Moments and ranges of all rows, and the chosen ones among them, in one pass."""
     seen: Survey | None = None
     sample = np.zeros((len(chosen), rows.n_columns + 1))

@@ -97,6 +97,20 @@ def lost(what: str, ranks: Ranks) -> DistributedError:
 _joined: Ranks | None = None
 
 
+def leave_together(seconds: float = 5.0) -> bool:
+    """In a process that ends with an error, if it has joined others: rank 0 stays until they have told theirs, too.
+
+    JAX would end them on the spot when rank 0 ends. Returns whether there are others.
+    """
+    if _joined is None:
+        return False
+    with contextlib.suppress(Exception):
+        _joined.client.key_value_set(f"integrand/leaving/{_joined.rank}", "now")
+        for rank in range(1, _joined.size if _joined.leads else 1):
+            _joined.client.blocking_key_value_get(f"integrand/leaving/{rank}", int(1000 * seconds))
+    return True
+
+
 def join(
     coordinator: str | None = None,
     processes: int | None = None,

@@ -133,6 +133,7 @@ def _slot(
         state = _State(eta, cheap, slope, None, log_step, kept)
         return state, _told(whitening, state, cheap, chance, 0, 0)
     before = dear(whitening.to_x(state.eta)) if state.dear is None else state.dear
+    before = before if np.isfinite(before) else -np.inf  # where a chain begins without a value it does not stay
     after = dear(whitening.to_x(eta))
     failed = not np.isfinite(after)
     # [d(x') c(x)] / [d(x) c(x')] on the log scale.

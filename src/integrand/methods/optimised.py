@@ -55,7 +55,7 @@ def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) 
     With `to_mode` Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
     """
     settings, phi = problem.settings, problem.model.start()
-    if problem.sample is not None:
+    if problem.grows:
         return _warm_start_by_sample(problem, target, to_mode)
     Z, name = starting_inducing(problem, target, phi)
     phi, Z, optimum = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, likelihood)
@@ -137,7 +137,7 @@ def _climbed(
 ) -> tuple[np.ndarray, np.ndarray, Optimum, str]:
     """The climb from one start; with many rows on a sample of them first, then corrected by all."""
     settings = problem.settings
-    if problem.sample is None:
+    if not problem.grows:
         Z, name = starting_inducing(problem, target, phi, purpose=k)
         return *climb_theta_and_inducing(target, phi, Z, settings, settings.steps, objective), name
     near, alone = sample_of(problem)

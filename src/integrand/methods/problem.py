@@ -126,6 +126,11 @@ class Problem:
             return len(self.Z)
         return min(self.settings.n_inducing, len(distinct_rows(self.some_inputs())))
 
+    @property
+    def grows(self) -> bool:
+        """Whether a sample searches and all rows decide. Rows that are elsewhere have a sample for the first Z alone."""
+        return self.sample is not None and self.settings.grow is not False
+
     def some_inputs(self) -> Float[np.ndarray, "K D"]:
         """Rows to start inducing inputs from: all, or a uniform sample where not all are at hand."""
         return np.asarray((self.data if self.data.local or self.sample is None else self.sample).arrays()[0])

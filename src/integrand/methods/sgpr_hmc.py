@@ -53,7 +53,7 @@ class _Fit:
         self.problem, self.target, self.move_Z = problem, target, move_Z
         self.settings = problem.settings
         # With very many rows a sample of them does the searching.
-        self.grown = None if problem.sample is None else Grown(problem, target)
+        self.grown = Grown(problem, target) if problem.grows else None
         one = (self.grown.near if self.grown else target).threads(problem.n_inducing) == 1
         parallel = available_cores() if one else 1
         self.sampling = Sampling(problem, target.counter, parallel)
