@@ -128,7 +128,7 @@ class Problem:
 
     @property
     def grows(self) -> bool:
-        """Whether a sample searches and all rows decide. Rows that are elsewhere have a sample for the first Z alone."""
+        """Whether a sample searches and all rows decide; rows that are elsewhere have one for the first Z alone."""
         return self.sample is not None and self.settings.grow is not False
 
     def some_inputs(self) -> Float[np.ndarray, "K D"]:
