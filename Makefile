@@ -46,7 +46,6 @@ bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python benchmarks/scale/run.py $(or $(WHAT),growth) $(ARGS)
-	$(BIN)/python benchmarks/scale/cost.py || true
 
 bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
 	$(BIN)/python benchmarks/peers/run.py --install

@@ -202,7 +202,10 @@ def open_rows(path: str | Path, target: str) -> ParquetRows:
     else:
         files = [Path(f) for f in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else [path]
     if not files:
-        raise InputError(f"there is no Parquet file in {path}")
+        where = f"the directory {path}" if path.is_dir() else f"{path}"
+        raise InputError(
+            f"there is no Parquet file in {where}: name a CSV or Parquet file, or a directory of the latter"
+        )
     for file in files:
         if not file.exists():
             raise InputError(f"there is no file {file}")
