@@ -18,6 +18,7 @@ from integrand.data.scaling import Standardiser
 from integrand.data.survey import chosen_rows
 from integrand.methods import grown
 from integrand.methods.origin import InMemory, worth_sampling
+from integrand.methods.problem import Problem, Settings
 from integrand.methods.table import METHODS
 from integrand.posterior.storage import RunDirectory
 from integrand.targets import CollapsedTarget
@@ -210,3 +211,18 @@ def test_resumes_after_a_kill(tmp_path):
     assert p.chains.n_draws == before.shape[1] + 40
     np.testing.assert_array_equal(p.Z_path[-1], Z)
     assert any("accepted by all rows" in note for note in p.notes)  # what goes on is grown as well
+
+
+def test_a_sampler_that_was_named_runs_on_all_rows():
+    """Growth has chains of its own: who asks for NUTS gets NUTS, the same draws with a sample at hand and without."""
+    some = FIXED | {"sampler": "nuts", "max_draws": 10}
+    np.testing.assert_array_equal(fit(**SAMPLED, **some).chains.x, fit(grow=False, **some).chains.x)
+
+
+@pytest.mark.parametrize("asked", [{"sampler": "hmc"}, {"sampler": "nested"}, {"schedule": "paper"}, {"grow": False}])
+def test_growth_is_for_fits_that_ask_for_nothing_else(asked):
+    data, sample = InMemory(X, Y).datasets(Standardiser.fit(X, Y), M, 600, 0)
+    model = integrand.Model(integrand.RBF(), 2)
+    scaler = Standardiser.identity(2)
+    assert Problem(model, data, scaler, Settings(), sample=sample).grows
+    assert not Problem(model, data, scaler, Settings(**asked), sample=sample).grows

@@ -129,7 +129,8 @@ class Problem:
     @property
     def grows(self) -> bool:
         """Whether a sample searches and all rows decide; rows that are elsewhere have one for the first Z alone."""
-        return self.sample is not None and self.settings.grow is not False
+        asked = self.settings.sampler == "default" and self.settings.schedule == "default"  # nothing else was asked for
+        return self.sample is not None and self.settings.grow is not False and asked
 
     def some_inputs(self) -> Float[np.ndarray, "K D"]:
         """Rows to start inducing inputs from: all, or a uniform sample where not all are at hand."""
