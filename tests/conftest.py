@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,10 @@ jaxtyping.install_import_hook(SHAPED, "typechecker.checked")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+
+# A shell starts background jobs with SIGINT ignored, also in their children: tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same cases in every run; a failure prints the blob that repeats it.
 hypothesis.settings.register_profile("default-suite", deadline=None, derandomize=True, print_blob=True)

@@ -352,7 +352,7 @@ def test_log_density(data, sampled):
 def test_warning_and_strict_mode(data):
     with pytest.warns(ig.ConvergenceWarning) as caught:
         clone(SAMPLED).set_params(n_inducing=8, target_ess=1000, max_draws=8).fit(*data)
-    assert caught[0].filename.endswith("estimator_base.py")
+    assert caught[0].filename == __file__
     with pytest.raises(ig.NotConvergedError):
         clone(SAMPLED).set_params(n_inducing=8, target_ess=1000, max_draws=8, strict=True).fit(*data)
 

@@ -1,6 +1,7 @@
 """Everything that determines a fit, how a run directory keeps it, and carrying it out in one process or in many."""
 
 import dataclasses
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ class Recipe:
             if strict:
                 posterior.verdict.raise_if_bad()
             elif not posterior.verdict.ok:
-                warnings.warn(str(posterior.verdict), ConvergenceWarning, stacklevel=4)
+                warnings.warn(str(posterior.verdict), ConvergenceWarning, stacklevel=_callers_level())
         return posterior
 
     def _datasets(self) -> tuple[Dataset, Dataset | None]:
@@ -157,6 +158,14 @@ def tasks(model: Model, data: Dataset, jitter: Jitter) -> dict[str, Callable[[np
         "value": target.value,
         "factors": lambda phi, Z: sparse_factors(model, phi, Z, data, jitter),
     }
+
+
+def _callers_level() -> int:
+    """The `stacklevel` with which a warning names the line that called this library."""
+    package, frame, level = str(Path(__file__).parents[1]), sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _written(posterior: Posterior) -> bytes:

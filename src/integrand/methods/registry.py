@@ -123,7 +123,7 @@ def fit(
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = Recipe(method, model, scaler, chosen, jitter, origin, start)
     if run_dir is None or (ranks is not None and not ranks.leads):
-        return recipe.carry_out(None, strict, progress and (ranks is None or ranks.leads))
+        return recipe.carry_out(None, strict, progress if ranks is None or ranks.leads else False)
     run = _new_run(Path(run_dir), recipe.header() | {"record": dict(record or {})})
     try:
         recipe.save(run)
@@ -158,7 +158,7 @@ def resume(
         if run is not None:
             run.close()
         raise
-    return recipe.carry_out(run, strict, progress and (ranks is None or ranks.leads))
+    return recipe.carry_out(run, strict, progress if ranks is None or ranks.leads else False)
 
 
 def _recipe_of_all(recipe: Recipe | None, ranks: Ranks) -> Recipe:
