@@ -3,8 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from integrand import GP, RBF, Dataset, InputError, Jitter, collapsed_bound
-from integrand.inducing import best_inducing, distinct_rows, greedy_variance, k_means, random_subset
+from integrand import GP, RBF, Dataset, InputError, Model, collapsed_bound
+from integrand.data.scaling import Standardiser
+from integrand.inducing import distinct_rows, greedy_variance, k_means, random_subset
+from integrand.methods.problem import Problem, Settings, starting_inducing
+from integrand.targets import CollapsedTarget
 from reference import KERNELS, covariance, with_arrays
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
@@ -105,9 +108,10 @@ def test_greedy_never_takes_a_row_twice_when_nothing_is_left_to_explain():
 def test_the_bound_chooses():
     y = np.sin(2 * X[:, 0])
     data = Dataset.of(X, y, 16)
-    Z, name = best_inducing(generator(5), data, 8, GP_3)
-    assert name in ("random subset", "k-means", "greedy variance")
-    rng = generator(5)  # the candidates draw from one stream, in this order
+    model = Model(RBF((0.8, 1.3, 2.0), 1.3), 3, 0.2)
+    problem = Problem(model, data, Standardiser.fit(X, y), Settings(n_inducing=8, seed=5))
+    Z, name = starting_inducing(problem, CollapsedTarget(model, data), model.start())
+    rng = problem.rng(0)  # the candidates draw from one stream, in this order
     candidates = {
         "random subset": random_subset(rng, X, 8),
         "k-means": k_means(rng, X, 8),
@@ -117,12 +121,6 @@ def test_the_bound_chooses():
     assert name == max(bounds, key=lambda key: bounds[key])
     assert by_bound(Z, data) == pytest.approx(max(bounds.values()), rel=1e-12)
     assert min(bounds.values()) < max(bounds.values())
-
-
-def test_the_jitter_of_the_choice_is_the_callers():
-    data = Dataset.of(X, np.sin(X[:, 0]))
-    Z, _ = best_inducing(generator(5), data, 8, GP_3, Jitter(0.0, 0.5))
-    assert Z.shape == (8, 3)
 
 
 def test_float64_without_a_scope_of_the_caller():
@@ -137,8 +135,3 @@ def test_more_inducing_inputs_than_rows_are_refused(candidate):
         candidate(generator(), DOUBLED, 41)
     with pytest.raises(InputError, match="at least 1, not 0"):
         candidate(generator(), X, 0)
-
-
-def test_best_refuses_more_inducing_inputs_than_rows():
-    with pytest.raises(InputError, match="only 40 distinct rows"):
-        best_inducing(generator(), Dataset.of(DOUBLED, np.zeros(len(DOUBLED))), 41, GP_3)

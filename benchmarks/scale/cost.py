@@ -2,10 +2,14 @@
 
     python benchmarks/scale/cost.py [--out docs/scale]
 
-    seconds = a N M² / P + b N M / P + c M³ + d + e (P > 1)        one core a process, rows in memory
+    seconds = a N M² / P + b N M / P + c M³ + d + (P > 1) (e + f M²)        one core a process, rows in memory
 
-a: products; b: kernel and its derivative; c: factorisations, which every process repeats; d: calls; e: message and
-all-reduce of M² + ... numbers between two processes of one machine. Weights are 1 / seconds: relative errors count.
+a: products; b: kernel and its derivative; c: factorisations, which every process repeats; d: calls; e and f: message
+and all-reduce between two processes of one machine. Weights are 1 / seconds: relative errors count. Rows that are read
+at every pass cost what `disk` took beyond that, a row and process.
+
+Between machines e and f are assumptions, not measurements: 0.1 ms for each of 2 log2 P steps, and 2 M² doubles a
+gradient over 10 Gbit/s.
 """
 
 import argparse
@@ -16,11 +20,14 @@ import numpy as np
 from scipy.optimize import nnls
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("N M² / P", "N M / P", "M³", "call", "P > 1")
+NAMES = ("N M² / P", "N M / P", "M³", "call", "P > 1", "(P > 1) M²")
+STEP_SECONDS, BYTES_A_SECOND = 1e-4, 1.25e9  # assumed between machines
+# Rows, inducing points, machines, cores of each.
+ASKED = ((1e6, 200, 1, 2), (1e7, 200, 16, 2), (1e9, 200, 1000, 2), (1e9, 500, 1000, 2), (1e9, 500, 1000, 32))
 
 
 def terms(n: float, m: float, p: float) -> list[float]:
-    return [n * m**2 / p, n * m / p, m**3, 1.0, float(p > 1)]
+    return [n * m**2 / p, n * m / p, m**3, 1.0, float(p > 1), (p > 1) * m**2]
 
 
 def read(path: Path) -> list[dict]:
@@ -36,6 +43,23 @@ def fitted(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     found, _ = nnls(A / scale / t[:, None], np.ones(len(t)))
     found = found / scale
     return found, A @ found / t - 1.0
+
+
+def read_seconds(rows: list[dict], found: np.ndarray) -> float:
+    """What reading adds to a gradient, for a row of one process."""
+    each = [
+        (min(r["seconds"]) - float(np.dot(found, terms(r["rows"], r["inducing"], r["processes"]))))
+        * r["processes"]
+        / r["rows"]
+        for r in rows
+        if r["what"] == "disk"
+    ]
+    return max(0.0, min(each)) if each else float("nan")
+
+
+def network(m: float, p: float) -> float:
+    """Seconds of a gradient's messages between machines, under the assumptions above."""
+    return STEP_SECONDS * 2 * np.log2(p) + 2 * 8 * m**2 / BYTES_A_SECOND
 
 
 def slope(rows: list[dict]) -> tuple[list[int], list[float], float]:
@@ -73,10 +97,17 @@ def main() -> None:
     lines = [f"slope of log time against log N at M = 200: {exponent:.3f}", ""]
     lines += [f"{name:<10} {c:.3e} s" for name, c in zip(NAMES, found, strict=True)]
     lines += [f"relative error: median {np.median(np.abs(errors)):.1%}, largest {np.max(np.abs(errors)):.1%}", ""]
-    for n, m, machines in ((1e6, 200, 1), (1e7, 200, 16), (1e9, 500, 1000)):
-        cores = 2 * machines
-        t = float(np.dot(found, terms(n, m, cores)))
-        lines.append(f"N = {n:.0e}, M = {m}, {machines} machines of two such cores: {t:.2f} s a gradient")
+    reading = read_seconds(rows, found)
+    lines += [f"reading a row from Parquet, a process: {reading:.2e} s", ""]
+    lines += ["rows      M    machines x cores   in memory   of it network   of it factors   read at every pass"]
+    for n, m, machines, cores in ASKED:
+        p = machines * cores
+        own = float(np.dot(found[:4], terms(n, m, p)[:4]))
+        between = network(m, p) if machines > 1 else float(np.dot(found[4:], terms(n, m, p)[4:]))
+        lines.append(
+            f"{n:<9.0e} {m:<4} {machines:>5} x {cores:<8} {own + between:10.2f} s {between:13.3f} s"
+            f" {found[2] * m**3:13.3f} s {own + between + reading * n / p:17.2f} s"
+        )
     text = "\n".join(lines)
     print(text)
     (given.out / "cost.txt").write_text(text + "\n")

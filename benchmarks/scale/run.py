@@ -1,6 +1,6 @@
 """How a gradient of the bound grows with rows, inducing points and processes, and a complete fit with many rows.
 
-    python benchmarks/scale/run.py growth|processes|grid|disk|fit [--work DIR] [--out docs/scale] [--rows N]
+    python benchmarks/scale/run.py growth|processes|grid|passes|disk|fit [--work DIR] [--out docs/scale] [--rows N]
 
 Results are rows of JSON in OUT/measurements.jsonl; `cost.py` makes the figure and the cost model of them.
 """
@@ -66,6 +66,32 @@ def grid(save) -> None:
             save("grid", 0, gradient(n, m, 2, [first, second]))
 
 
+def passes(save) -> None:
+    """Passes over all rows of a fit that searches with a sample, and of one that starts cold on all of them."""
+    import numpy as np
+    from table import rows
+
+    import integrand
+    from integrand.infer.diagnostics import convergence
+
+    table = rows(0, 0, 20_000, 4)
+    means, errors = [], []
+    for grow in (True, False):
+        began = time.monotonic()
+        posterior = integrand.fit(
+            table[:, :-1], table[:, -1], n_inducing=60, grow=grow, sample_rows=4000, max_minutes=15, progress=True
+        )
+        x = posterior.chains.x
+        means.append(x.mean(axis=(0, 1)))
+        errors.append(x.std(axis=(0, 1)) / np.sqrt(convergence(x).ess_bulk))
+        facts = {"rows": len(table), "inducing": 60, "grown": grow, "total_seconds": time.monotonic() - began}
+        facts |= {"passes": posterior.counts, "verdict": str(posterior.verdict)}
+        facts |= {"mean": means[-1].tolist(), "standard_error": errors[-1].tolist()}
+        save("passes", 0, facts)
+    z = np.abs(means[1] - means[0]) / np.hypot(*errors)
+    print(f"means of log hyperparameters differ by at most {z.max():.1f} standard errors (Z is not the same)")
+
+
 def disk(save, work: Path, n: int) -> None:
     """Rows on disk, read at every pass by two processes."""
     table = work / f"table-{n}"
@@ -111,7 +137,7 @@ def peak_memory(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("growth", "processes", "grid", "disk", "fit"))
+    parser.add_argument("what", choices=("growth", "processes", "grid", "passes", "disk", "fit"))
     parser.add_argument("--work", type=Path, default=Path("scale-work"), help="for tables, models and run directories")
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "scale")
     parser.add_argument("--rows", type=int, default=None, help="of `disk` (10 million) or `fit` (1 million)")
@@ -129,7 +155,7 @@ def main() -> None:
         default = 10_000_000 if given.what == "disk" else 1_000_000
         {"disk": disk, "fit": fit}[given.what](save, given.work.resolve(), given.rows or default)
     else:
-        {"growth": growth, "processes": processes, "grid": grid}[given.what](save)
+        {"growth": growth, "processes": processes, "grid": grid, "passes": passes}[given.what](save)
 
 
 if __name__ == "__main__":

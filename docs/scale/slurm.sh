@@ -9,15 +9,22 @@
 #SBATCH --time=12:00:00
 #SBATCH --requeue
 
-set -euo pipefail
+set -uo pipefail
 DATA=$1
 RUN=$2
 
 # Coordinator, number of processes and rank are those that Slurm gives: JAX finds them.
-if [ -e "$RUN/run.json" ]; then
+if [ -e "$RUN/data.npz" ]; then
     # Requeued, or killed half-way: go on, with whatever number of nodes this job has.
     srun integrand resume "$RUN" --distributed --timeout 600 --quiet
 else
     srun integrand fit "$DATA" --target y --inducing 300 --run-dir "$RUN" --out "$RUN.integrand" \
         --distributed --timeout 600 --quiet
 fi
+CODE=$?
+
+# Slurm requeues a job whose node failed, not one that lost a task. Codes 2 (a mistake) and 3 (--strict) stay.
+if [ "$CODE" -ne 0 ] && [ "$CODE" -ne 2 ] && [ "$CODE" -ne 3 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$CODE"

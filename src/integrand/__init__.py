@@ -1,6 +1,7 @@
 """Fully Bayesian sparse Gaussian process regression: optimise or integrate?
 
-Importing this package changes no JAX flag and loads neither matplotlib, ArviZ nor nutpie.
+Importing this package changes no JAX flag (only `join` does, to make several processes one) and loads neither
+matplotlib, ArviZ nor nutpie.
 """
 
 import importlib
@@ -18,6 +19,7 @@ from integrand.errors import (
     DistributedError,
     InputError,
     IntegrandError,
+    ModelFileError,
     NotConvergedError,
     NumericalError,
     RunDirectoryError,
@@ -36,9 +38,10 @@ from integrand.kernels import (
     RationalQuadratic,
 )
 from integrand.linalg import Jitter
-from integrand.methods.registry import fit, resume
+from integrand.methods.fitting import fit, resume
 from integrand.methods.table import METHODS
 from integrand.model import Model
+from integrand.posterior.modelfile import load_model, save_model
 from integrand.posterior.posterior import Posterior
 from integrand.priors import (
     Beta,
@@ -88,6 +91,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "Model",
+    "ModelFileError",
     "Normal",
     "NotConvergedError",
     "NumericalError",
@@ -107,10 +111,12 @@ __all__ = [
     "collapsed_bound",
     "fit",
     "join",
+    "load_model",
     "log_marginal_likelihood",
     "on_variance",
     "open_rows",
     "resume",
+    "save_model",
     "upper_bound",
 ]
 

@@ -33,12 +33,12 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
     n_inducing : int
         Inducing points; no more are used than there are distinct rows.
     method : str
-        `joint-hmc`, `gpr-latent` and `pseudo-marginal` draw, `svgp` and `vi-uncollapsed` optimise; see
+        `joint-hmc`, `bsgp`, `gpr-latent` and `pseudo-marginal` draw, `svgp` and `vi-uncollapsed` optimise; see
         `integrand.METHODS`.
     link : str
         `probit` or `logit`.
     priors : str
-        Preset of the priors that the kernel leaves open: `paper` or `scaled`.
+        Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
     mean
         Level of the latent function: a number or a prior.
     sampler : str

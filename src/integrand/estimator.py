@@ -30,13 +30,12 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         `sgpr-hmc` integrates over the hyperparameters (Algorithm 1 of the paper), `ml2` and `map` optimise them; see
         `integrand.METHODS`.
     priors : str
-        Preset of the priors that the kernel leaves open: `paper` or `scaled`.
+        Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
     likelihood : str or Likelihood
         Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
         `poisson`. For classes use `SparseGPClassifier`.
     sampler : str
-        Of the hyperparameters: `default` (the method's),
-        `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
+        Of the hyperparameters: `default` (the method's), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function: a number or a prior.
     chains, target_ess, max_draws, max_minutes, target_accept
@@ -62,7 +61,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     posterior_ : Posterior
         Draws, inducing inputs, timings; `posterior_.to_arviz()` hands them to ArviZ.
     diagnostics_ : Verdict or None
-        Whether the draws can be trusted, in words by `print`; None for methods that do not sample.
+        Whether the draws can be trusted, in words by `print`; None for methods that only optimise θ.
     n_inducing_ : int
         Inducing points in use (training rows, for exact methods).
     feature_ranges_ : ndarray of shape (n_features, 2)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from integrand.errors import InputError
-from integrand.methods.registry import fit
+from integrand.methods.fitting import fit
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
 from integrand.posterior.predictive import Predictive
 

@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from integrand.bounds.collapsed import collapsed_bound
-from integrand.data.dataset import Dataset
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.linalg import Jitter
 from integrand.precision import in_float64
 
 # Greedy selection and k-means look at no more rows than this: their cost grows with N, their use does not.
@@ -75,17 +72,6 @@ def candidates(
         "k-means": k_means(rng, X, m),
         "greedy variance": greedy_variance(rng, X, m, gp),
     }
-
-
-@in_float64
-def best_inducing(
-    rng: np.random.Generator, data: Dataset, m: int, gp: GP, jitter: Jitter = Jitter()
-) -> tuple[Float[np.ndarray, "M D"], str]:
-    """The candidate with the best collapsed bound at `gp`, and its name."""
-    found = candidates(rng, np.asarray(data.arrays()[0]), m, gp)
-    bounds = {name: float(collapsed_bound(gp, jnp.asarray(Z), data, jitter)) for name, Z in found.items()}
-    best = max(bounds, key=lambda name: bounds[name])
-    return found[best], best
 
 
 def _enough_rows(X: np.ndarray, m: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Dense linear algebra shared by the bounds: the jitter policy, Cholesky factors, triangular inverses."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,10 @@ class Jitter(NamedTuple):
         floored = jnp.maximum(variances, _FLOOR * jnp.mean(variances))
         return K + jnp.eye(K.shape[0], dtype=K.dtype) * (self.relative * floored + self.absolute)
 
+    def gram(self, kernel: Any, Z: AnyArray) -> AnyArray:
+        """Kmm: k(Z, Z) with jitter."""
+        return self.add_to(kernel.gram(Z), kernel.diagonal(Z))
+
 
 def cholesky(K: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
     """Lower factor of K and whether it exists. Where it does not, L is NaN: callers turn `ok=False` into -inf."""
@@ -58,6 +62,15 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 def transposed(A: Float[Array, "M K"]) -> Float[Array, "K M"]:
     """Aᵀ as an array of its own: on CPU a product with a transposed left factor takes more than twice as long."""
     return jax.lax.optimization_barrier(A.T)
+
+
+def from_whitened(Li: AnyArray, LiT: AnyArray, G: AnyArray) -> AnyArray:
+    """The gradient for K = L Lᵀ of a function of A = L⁻¹ B, from G = (∂/∂A) Aᵀ (Murray 2016).
+
+    -½ L⁻ᵀ (Φ + Φᵀ) L⁻¹, Φ the lower triangle of G with its diagonal halved.
+    """
+    Phi = jnp.tril(G) - 0.5 * jnp.diag(jnp.diagonal(G))
+    return -0.5 * (LiT @ ((Phi + Phi.T) @ Li))
 
 
 def log_diagonal_sum(L: Float[Array, "M M"]) -> Float[Array, ""]:

@@ -208,7 +208,7 @@ def test_gradient_is_the_same_whether_A_is_kept_or_made_again(monkeypatch):
     X, y, Z = make_rows(N=23)
     gp, data = make_gp(KERNELS["matern52"]), Dataset.of(X, y, 7)
     kept = jax.jit(jax.value_and_grad(collapsed_bound, (0, 1)))(gp, Z, data)
-    monkeypatch.setattr("integrand.bounds.collapsed._KEEP_BYTES", 0)
+    monkeypatch.setattr("integrand.data.dataset._KEEP_BYTES", 0)
     # Another function object, or JAX would answer with the program that it has.
     again = jax.jit(jax.value_and_grad(lambda gp, Z: collapsed_bound(gp, Z, data), (0, 1)))(gp, Z)
     assert largest_error(again, kept) <= 1e-12

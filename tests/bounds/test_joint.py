@@ -8,7 +8,6 @@ from jax.scipy.linalg import solve_triangular
 from scipy import integrate
 
 from integrand import GP, Dataset, InputError, Jitter, Matern52, collapsed_bound
-from integrand.bounds import joint
 from integrand.bounds.exact import factorise_exact
 from integrand.bounds.joint import (
     Sites,
@@ -100,7 +99,7 @@ def test_value_is_the_expectation_by_quadrature(likelihood):
 def test_gradients(likelihood, kept, monkeypatch):
     """In θ, Z and v (or ε), with blocks that are kept for the gradient and with blocks that are not."""
     if not kept:
-        monkeypatch.setattr(joint, "_KEEP_BYTES", 0)
+        monkeypatch.setattr("integrand.data.dataset._KEEP_BYTES", 0)
     X, y, Z, v = make_rows(likelihood, N=13, M=4)
     gp, data = make_gp(Matern52((0.8, 1.3, 2.0), 1.3)), Dataset.of(X, y, 5)
     sites = refined(likelihood, gp, Z, v, data, JITTER)

@@ -198,6 +198,17 @@ def test_a_missing_value_is_named_and_nothing_is_written(out, here, model, monke
     assert sorted(p.name for p in tmp_path.iterdir()) == ["w.parquet"]
 
 
+@pytest.mark.parametrize("out", [[], ["--out", "p.parquet"]], ids=["to standard output", "to a file"])
+def test_a_file_that_breaks_off_is_named(out, here, model, monkeypatch, tmp_path):
+    """Not the file that is written."""
+    monkeypatch.chdir(tmp_path)
+    content = bytearray((here / "new.parquet").read_bytes())
+    content[4:300] = bytes(296)  # the first row group; the footer is as it was
+    (tmp_path / "broken.parquet").write_bytes(content)
+    assert "broken.parquet cannot be read" in refused("predict", model, tmp_path / "broken.parquet", *out)
+    assert not (tmp_path / "p.parquet").exists()
+
+
 def test_a_column_that_is_not_numeric(here, model):
     pd.read_parquet(here / "new.parquet").assign(a="red").to_parquet("w.parquet")
     assert "not numeric" in refused("predict", model, "w.parquet", "--out", "p.parquet")

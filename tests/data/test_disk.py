@@ -141,6 +141,15 @@ def test_a_small_row_group_is_read_once_for_many_ranges(tmp_path, monkeypatch):
     assert len(opened) <= 4  # two groups of 31; one range lies in both
 
 
+def test_row_labels_of_pandas_are_no_input(tmp_path):
+    """pandas writes labels that are not 0, 1, ... as a column, and takes them for labels when it reads them."""
+    shuffled = FRAME.sample(frac=1.0, random_state=0)
+    shuffled.to_parquet(tmp_path / "t.parquet")
+    rows = open_rows(tmp_path / "t.parquet", "y")
+    assert rows.names == ("a", "whole", "flag")
+    np.testing.assert_array_equal(rows.read(0, N), VALUES[shuffled.index])
+
+
 # --- the same rows again
 
 

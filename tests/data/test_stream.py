@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 
 import integrand.data.stream
-from integrand import RBF, Dataset, InputError, Jitter
+from integrand import RBF, Dataset, InputError
 from integrand.data.disk import MappedRows, RowsOnDisk, open_rows
 from integrand.data.scaling import Standardiser
 from integrand.data.stream import Stream
 from integrand.model import Model
-from integrand.posterior.conditional import sparse_factors
 from integrand.targets import CollapsedTarget
 
 N, D, M = 1003, 3, 7  # 1003 = 17 · 59
@@ -55,7 +54,7 @@ def numbers(data: Dataset) -> list[np.ndarray]:
     """Bound, gradient in φ and in Z, the value alone, and what predicts."""
     target = CollapsedTarget(MODEL, data)
     e = target.evaluate(PHI, Z)
-    m, LB = sparse_factors(MODEL, PHI, Z, data, Jitter())
+    _, m, LB = target.factored(PHI, Z)
     return [np.array(a) for a in (e.log_likelihood, e.d_likelihood, e.dZ, target.value(PHI, Z), m, LB)]
 
 
@@ -149,7 +148,7 @@ def test_a_value_that_becomes_nan_is_an_input_error(tmp_path, monkeypatch, caplo
     with pytest.raises(InputError, match="row 700"):
         target.evaluate(PHI, Z)
     with pytest.raises(InputError, match="row 700"):
-        sparse_factors(MODEL, PHI, Z, target.data, Jitter())
+        target.factored(PHI, Z)
     assert not caplog.records  # nor does JAX log the callback that failed, with its stack
 
 

@@ -13,6 +13,7 @@ from started_ranks import codes, free_port, started, table, told, write_parts
 from typer.testing import CliRunner
 
 from integrand.cli.app import app
+from integrand.posterior.modelfile import load_model
 from integrand.posterior.storage import RunDirectory
 
 FIT = ["--inducing", "8", "--chains", "2", "--target-ess", "1e6", "--max-draws", "100000", "--quiet"]
@@ -78,11 +79,10 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="finds c
 def test_a_process_that_is_killed_ends_the_other_and_one_goes_on(parts, tmp_path):
     with started(commands(parts, tmp_path), tmp_path) as processes:
         wait_for_draws(tmp_path, processes)
-        os.kill(worker(processes[1]), signal.SIGKILL)
+        os.kill(processes[1].pid, signal.SIGKILL)  # the one that a user knows of; what it started ends with it
         began = time.monotonic()
         assert codes(processes[:1], 20.0 + 15.0) == [4]
         assert time.monotonic() - began < 20.0 + 10.0
-        assert codes(processes[1:], 10.0) == [128 + signal.SIGKILL]
     assert_one_line(tmp_path, 0, "rank 0 stops", "run directory", "`integrand resume`")
     assert not (tmp_path / "model0").exists()
     with RunDirectory.open(tmp_path / "run") as run:
@@ -165,16 +165,15 @@ def test_three_go_on_where_two_were_ended(parts, tmp_path):
 @linux
 @pytest.mark.slow
 def test_ctrl_c_ends_all(parts, tmp_path):
-    """Rank 0 with the draws it has on disk, whether or not the others stay for its last words."""
+    """Rank 0 with the draws it has, and the others with it."""
     with started(commands(parts, tmp_path), tmp_path) as processes:
         wait_for_draws(tmp_path, processes)
         for process in processes:
             os.kill(process.pid, signal.SIGINT)
         found = codes(processes, 60.0)
-    assert found[0] in (4, 130)
-    assert found[1] in (0, 4, 130)
-    with RunDirectory.open(tmp_path / "run") as run:
-        assert run.load("draws_000")[0]["x"].shape[1] > 0
+    assert found == [0, 0], [told(tmp_path, rank) for rank in range(2)]
+    assert "interrupted" in str(load_model(tmp_path / "model0").posterior.verdict)
+    assert "rank 0 ends the fit" in last_line(tmp_path, 1)
 
 
 # --- the wrong files, on every rank

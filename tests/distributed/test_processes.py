@@ -10,7 +10,7 @@ import pytest
 from started_ranks import codes, free_port, started, table, told, write_parts
 
 import integrand
-from integrand import Dataset, InputError, Jitter
+from integrand import Dataset, InputError
 from integrand.data.disk import MappedRows, open_rows
 from integrand.data.scaling import Standardiser
 from integrand.distributed import join
@@ -19,7 +19,6 @@ from integrand.distributed.ranks import _check_address
 from integrand.errors import DistributedError
 from integrand.kernels import RBF
 from integrand.model import Model
-from integrand.posterior.conditional import sparse_factors
 from integrand.targets import CollapsedTarget
 
 N, M = 401, 10  # 401 is prime
@@ -44,7 +43,6 @@ from integrand.distributed import join
 from integrand.distributed.layout import laid_out, overview
 from integrand.kernels import RBF
 from integrand.model import Model
-from integrand.posterior.conditional import sparse_factors
 from integrand.targets import CollapsedTarget
 
 rank, size, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -67,7 +65,7 @@ for name, memory in (("memory", 2**30), ("disk", 0)):
     e = target.evaluate(given["phi"], given["Z"])
     out |= {f"{name}/{field}": np.asarray(getattr(e, field)) for field in e._fields}
 out["value"] = target.value(given["phi"], given["Z"])
-out["m"], out["LB"] = sparse_factors(model, given["phi"], given["Z"], data, Jitter())
+_, out["m"], out["LB"] = target.factored(given["phi"], given["Z"])
 
 warnings.simplefilter("ignore", integrand.ConvergenceWarning)
 for name, options in given["fits"].items():
@@ -116,7 +114,7 @@ def here():
     """The same numbers in this process, in memory."""
     data, inducing = Dataset.of(SCALER.transform_X(X), SCALER.transform_y(Y)), SCALER.transform_X(Z)
     e = CollapsedTarget(MODEL, data).evaluate(PHI, inducing)
-    m, LB = sparse_factors(MODEL, PHI, inducing, data, Jitter())
+    _, m, LB = CollapsedTarget(MODEL, data).factored(PHI, inducing)
     return {k: np.asarray(v) for k, v in e._asdict().items()} | {"m": m, "LB": LB}
 
 

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 from integrand.errors import NotConvergedError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import _r_hat, convergence, e_bfmi, verdict
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, sample_nuts
+from integrand.infer.nuts import sample_nuts
 
 NAMES = ("lengthscale[age]", "scale", "noise")
 

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, sample_nuts
+from integrand.infer.nuts import sample_nuts
 
 MEAN = np.array([2.0, -1.0, 0.3])
 COVARIANCE = np.array([[1.0, 0.8, 0.0], [0.8, 2.0, -0.3], [0.0, -0.3, 0.25]])

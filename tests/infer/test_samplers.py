@@ -13,9 +13,9 @@ from known_posteriors import COVARIANCE, MEAN, PLAIN, WHITE, normal, starts, z_o
 from scipy import stats
 
 from integrand.errors import InputError, NumericalError
+from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.diagnostics import convergence, verdict
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.samplers import sample_traced
 from integrand.infer.transitions import sampler_named, stepping_out
 from integrand.precision import float64_scope

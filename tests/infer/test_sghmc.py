@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from integrand.errors import InputError, NumericalError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import convergence
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains
 from integrand.infer.sghmc import TracedRows, sample_sghmc
 
 traces = {"logit": 0}

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains
 from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
 
 # The densities are called a hundred thousand times, and so is what leads to them.

@@ -9,8 +9,8 @@ from test_joint_hmc import QUADRATURE, quadrature_fit
 
 import integrand
 from integrand import ConvergenceWarning, InputError
+from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.sghmc import sample_sghmc
 from integrand.methods import minibatch
 from integrand.methods.minibatch import batch_size

@@ -17,10 +17,11 @@ from integrand.data.disk import MappedRows
 from integrand.data.scaling import Standardiser
 from integrand.data.survey import chosen_rows
 from integrand.methods import grown
-from integrand.methods.origin import InMemory, worth_sampling
+from integrand.methods.origin import InMemory
 from integrand.methods.problem import Problem, Settings
 from integrand.methods.table import METHODS
 from integrand.posterior.storage import RunDirectory
+from integrand.progress import Silent
 from integrand.targets import CollapsedTarget
 
 N, M = 2000, 12
@@ -75,7 +76,7 @@ def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
     assert cold.counts["gradients"] > 500
     assert warm.counts["gradients"] < cold.counts["gradients"] / 10
     draws = warm.chains.x[:, :, 0].size
-    # One value a draw, those of the trials, and what the climbs looked at.
+    # One value a draw, those of the trials, and what the climbs looked at; none for the draws that predict.
     assert draws <= warm.counts["values"] < draws + 150
     assert warm.counts["sample_gradients"] > warm.counts["gradients"]
     assert "values" not in cold.counts
@@ -96,6 +97,51 @@ def test_draws_have_the_density_of_all_rows(warm):
     for chain, draw in ((0, 0), (1, 7), (1, warm.chains.n_draws - 1)):
         e = target.evaluate(warm.chains.x[chain, draw], warm.Z_path[-1])
         assert warm.chains.log_density[chain, draw] == pytest.approx(e.log_density, rel=1e-9)
+
+
+def test_draws_predict_by_all_rows(warm):
+    """q*(u) was kept from the pass that accepted a draw: it is that of all rows."""
+    data = Dataset.of(warm.scaler.transform_X(X), warm.scaler.transform_y(Y))
+    target = CollapsedTarget(warm.model, data, warm.jitter)
+    for i in (0, 7, 19):
+        _, m, LB = target.factored(warm.conditional.phis[i], warm.Z_path[-1])
+        np.testing.assert_allclose(warm.conditional.m[i], m, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(warm.conditional.LB[i], LB, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_not_kept_is_made_again(warm, monkeypatch):
+    monkeypatch.setattr(grown, "_KEPT_BYTES", 0)
+    p = fit(**(FIXED | {"max_draws": 15}), **SAMPLED)
+    np.testing.assert_array_equal(p.chains.x, warm.chains.x[:, :15])
+    assert p.counts["values"] > 30 + 2 * 8 + 20 - 5
+    assert np.isfinite(p.predict(X[:5], include_noise=True).mean).all()
+
+
+class PressesCtrlC(Silent):
+    """As soon as the final draws begin, which is with a trial."""
+
+    def __init__(self, monkeypatch):
+        original = grown.sample_with_surrogate
+
+        def trial(*arguments, **options):
+            assert options["draws"] == grown._TRIAL
+            return original(*arguments, **options)._replace(interrupted=True)
+
+        monkeypatch.setattr(grown, "sample_with_surrogate", trial)
+
+
+def test_ctrl_c_while_a_sample_is_tried_out(monkeypatch):
+    p = fit(**FIXED, **SAMPLED, progress=PressesCtrlC(monkeypatch))
+    assert p.verdict.codes[-1] == "interrupted"
+    assert p.chains.n_draws == grown._TRIAL
+    assert any("ended while samples were tried out" in note for note in p.notes)
+
+
+def test_draws_of_a_sample_are_told_from_those_of_all_rows(monkeypatch):
+    """Minutes that end in the rounds leave what a sample said."""
+    p = fit(max_draws=40, round_draws=12, **SAMPLED, max_minutes=1e-6)
+    assert "sample" in p.verdict.codes
+    assert not p.verdict.ok
 
 
 def test_same_seed_same_draws(warm):
@@ -164,7 +210,7 @@ def test_every_method_with_the_collapsed_bound_takes_rows_on_disk(method, memory
     ],
 )
 def test_growth_is_for_many_rows(n_rows, grow, wanted):
-    assert worth_sampling(n_rows, 1000, grow) is wanted
+    assert Settings(sample_rows=1000, grow=grow).samples(n_rows) is wanted
 
 
 def test_the_sample_is_of_the_rows_and_stands_for_all():
@@ -224,5 +270,6 @@ def test_growth_is_for_fits_that_ask_for_nothing_else(asked):
     data, sample = InMemory(X, Y).datasets(Standardiser.fit(X, Y), M, 600, 0)
     model = integrand.Model(integrand.RBF(), 2)
     scaler = Standardiser.identity(2)
-    assert Problem(model, data, scaler, Settings(), sample=sample).grows
-    assert not Problem(model, data, scaler, Settings(**asked), sample=sample).grows
+    few = {"sample_rows": 600, "grow": True}
+    assert Problem(model, data, scaler, Settings(**few), sample=sample).grows
+    assert not Problem(model, data, scaler, Settings(**(few | asked)), sample=sample).grows

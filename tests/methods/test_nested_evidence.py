@@ -10,7 +10,7 @@ from test_quadrature_posterior import MEAN, SD, X, Y
 import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, on_variance
 from integrand.data.scaling import Standardiser
-from integrand.infer.nuts import Chains
+from integrand.infer.chains import Chains
 from integrand.methods.nested import FROZEN, PLATEAU, NestedDraws, nested_verdict
 from integrand.methods.problem import Settings
 from integrand.methods.sampling import Sampling

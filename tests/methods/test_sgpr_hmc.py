@@ -21,7 +21,7 @@ from integrand import (
     targets,
 )
 from integrand.data.scaling import Standardiser
-from integrand.infer.nuts import Chains
+from integrand.infer.chains import Chains
 from integrand.methods import paper_schedule, watch
 from integrand.methods.checkpoint import Checkpoint
 from integrand.posterior.storage import RunDirectory

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from integrand.infer.nuts import Chains, Watch
+from integrand.infer.chains import Chains, Watch
 from integrand.methods import watch
 from integrand.methods.watch import FinalWatch
 from integrand.progress import Silent

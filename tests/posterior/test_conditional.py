@@ -8,6 +8,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel
 
 from integrand import RBF, Dataset, Jitter, Model
 from integrand.posterior.conditional import draws_of, exact_conditional, joints, marginals, sparse_conditional
+from integrand.targets import CollapsedTarget
 
 TIGHT = Jitter(0.0, 1e-12)
 
@@ -31,7 +32,9 @@ def case():
 def of_kind(kind, case, jitter=TIGHT, Z=None):
     if kind == "exact":
         return exact_conditional(case.model, case.phis, case.data)
-    return sparse_conditional(case.model, case.phis, case.X if Z is None else Z, case.data, jitter)
+    return sparse_conditional(
+        case.phis, case.X if Z is None else Z, CollapsedTarget(case.model, case.data, jitter).factored
+    )
 
 
 @pytest.mark.parametrize("kind", ["sparse", "exact"])
@@ -53,7 +56,8 @@ def test_every_row_inducing_equals_scikit_learn(kind, case):
 def test_four_libraries_agree(four_way):
     model = Model(RBF(lengthscale=four_way.lengthscale, scale=float(four_way.scale)), 3, noise=float(four_way.noise))
     jitter = Jitter(0.0, four_way.jitter)
-    conditional = sparse_conditional(model, np.zeros((1, 0)), four_way.Z, Dataset.of(four_way.X, four_way.y), jitter)
+    target = CollapsedTarget(model, Dataset.of(four_way.X, four_way.y), jitter)
+    conditional = sparse_conditional(np.zeros((1, 0)), four_way.Z, target.factored)
     means, variances, noise = marginals(model, jitter, conditional, four_way.X_new)
     np.testing.assert_allclose(means[0], four_way.mean, rtol=1e-10)
     np.testing.assert_allclose(variances[0], four_way.variance, rtol=1e-10)
@@ -72,7 +76,8 @@ def test_variances_are_never_negative(kind, noise, case):
     if kind == "exact":
         conditional = exact_conditional(model, phis, data)
     else:
-        conditional = sparse_conditional(model, phis, X[15:], data, jitter)  # ten of them twice
+        target = CollapsedTarget(model, data, jitter)
+        conditional = sparse_conditional(phis, X[15:], target.factored)  # ten of them twice
     where = np.vstack([X, X + 1e-9, 100.0 * X])[:64]
     means, variances, _ = marginals(model, jitter, conditional, where)
     assert np.all(np.isfinite(means))
@@ -105,7 +110,7 @@ def test_padding_of_rows_does_not_matter(case):
 def test_nothing_of_the_training_data_is_kept(case):
     """29 rows, and no array that is as long; the inducing inputs are not rows of the data either."""
     data = Dataset.of(case.X[:29], case.y[:29])
-    conditional = sparse_conditional(case.model, case.phis, case.X[:6] + 0.1, data, Jitter())
+    conditional = sparse_conditional(case.phis, case.X[:6] + 0.1, CollapsedTarget(case.model, data).factored)
     assert [a.shape for a in conditional] == [(2, 4), (6, 2), (2, 6), (2, 6, 6)]
 
 

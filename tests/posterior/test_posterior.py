@@ -6,8 +6,9 @@ import pytest
 import integrand
 from integrand import RBF, Dataset, InputError, Jitter, Linear, Normal, Periodic
 from integrand.data.scaling import Standardiser
-from integrand.infer.nuts import Chains
+from integrand.infer.chains import Chains
 from integrand.posterior.conditional import marginals, sparse_conditional
+from integrand.targets import CollapsedTarget
 
 COLUMNS = ("age", "size")
 N = 43
@@ -70,17 +71,12 @@ def test_a_gp_with_the_original_units_predicts_the_same_without_scaling(posterio
     original = posterior.in_original_units(posterior.theta_optimum)
     model = posterior.model
     raw = model.unconstrained(original)[None]
-    conditional = sparse_conditional(model, raw, posterior.Z, Dataset.of(X, y), Jitter())
+    conditional = sparse_conditional(raw, posterior.Z, CollapsedTarget(model, Dataset.of(X, y)).factored)
     means, variances, noise = marginals(model, Jitter(), conditional, X[:9])
+    standardised = Dataset.of(posterior.scaler.transform_X(X), posterior.scaler.transform_y(y))
     ours = dataclasses.replace(
         posterior,
-        conditional=sparse_conditional(
-            model,
-            phi,
-            posterior.Z_path[-1],
-            Dataset.of(posterior.scaler.transform_X(X), posterior.scaler.transform_y(y)),
-            Jitter(),
-        ),
+        conditional=sparse_conditional(phi, posterior.Z_path[-1], CollapsedTarget(model, standardised).factored),
     ).predict(X[:9], include_noise=True)
     np.testing.assert_allclose(ours.mean, means[0], rtol=1e-8)
     np.testing.assert_allclose(ours.variance, variances[0] + noise[0], rtol=1e-6)

@@ -11,6 +11,7 @@ from integrand import RBF, Dataset, InputError, Jitter, Model, Normal
 from integrand.data.scaling import Standardiser
 from integrand.posterior.conditional import joints, marginals, sparse_conditional
 from integrand.posterior.predictive import Predictive
+from integrand.targets import CollapsedTarget
 
 DRAWS = 6
 
@@ -22,7 +23,7 @@ def case():
     y = np.sin(2 * X[:, 0]) + 0.4 * X[:, 1] + 0.2 * rng.standard_normal(29)
     model = Model(RBF(), 2, mean=Normal(0.0, 1.0))
     phis = 0.3 * rng.standard_normal((DRAWS, model.n_theta)) - 0.4
-    conditional = sparse_conditional(model, phis, X[:8] + 0.05, Dataset.of(X, y), Jitter())
+    conditional = sparse_conditional(phis, X[:8] + 0.05, CollapsedTarget(model, Dataset.of(X, y)).factored)
     return SimpleNamespace(model=model, conditional=conditional, X=rng.uniform(-3.0, 3.0, (150, 2)), rng=rng)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from integrand.errors import ConvergenceWarning
 from integrand.infer.diagnostics import Finding
-from integrand.methods.registry import fit
+from integrand.methods.fitting import fit
 
 HOSTILE = "<script>alert('x')</script> & $\\frac{1}$ \"quoted\""
 COLUMNS = ("plain", "a column whose name is far too long to stand below a small panel, in mg per litre", HOSTILE)

@@ -57,7 +57,7 @@ def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float) -
     starts = whitening.to_x(0.5 * rng.standard_normal((CHAINS, len(optimum))))
     run = sample_nuts(density, starts, whitening, tune=TUNE, draws=DRAWS, seed=[seed], target_accept=0.9)
     draws = run.chains.x[:, THIN - 1 :: THIN].reshape(-1, len(optimum))
-    mean, variance, _ = marginals(model, JITTER, sparse_conditional(model, draws, X, target.data, JITTER), X_NEW)
+    mean, variance, _ = marginals(model, JITTER, sparse_conditional(draws, X, target.factored), X_NEW)
     f_draws = mean[:, 0] + np.sqrt(variance[:, 0]) * rng.standard_normal(len(draws))
     phi = model.unconstrained(theta)
     log_densities = np.array([density(draw)[0] for draw in draws])

@@ -20,7 +20,6 @@ from jaxtyping import Array, Bool, Float
 from integrand.data.dataset import Dataset, Rows
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.kernels.base import Kernel
 from integrand.linalg import (
     LEAST_VARIANCE,
     AnyArray,
@@ -31,9 +30,6 @@ from integrand.linalg import (
     triangular_inverse,
 )
 from integrand.precision import in_float64
-
-# A = Li K is kept from the value's pass for the gradient's if it takes no more than this, else made again.
-_KEEP_BYTES = 256 * 2**20
 
 
 class RowSums(NamedTuple):
@@ -59,11 +55,6 @@ class Factors(NamedTuple):
     ok: Bool[Array, ""]  # both factorisations exist
 
 
-def _inducing_covariance(kernel: Kernel, Z: Array, jitter: Jitter) -> Array:
-    """Kmm: k(Z, Z) with jitter."""
-    return jitter.add_to(kernel.gram(Z), kernel.diagonal(Z))
-
-
 def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[RowSums, Array | None]:
     """The one pass over the rows behind the bound's value, and the blocks of A if they are kept."""
 
@@ -84,7 +75,7 @@ def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[R
 
 
 def _factorise(gp: GP, Z: Array, data: Dataset, jitter: Jitter, keep: bool) -> tuple[Factors, Array | None]:
-    L, ok_L = cholesky(_inducing_covariance(gp.kernel, Z, jitter))
+    L, ok_L = cholesky(jitter.gram(gp.kernel, Z))
     Li = triangular_inverse(L)
     sums, A = _row_sums(gp, Z, Li, data, keep)
     s = gp.noise**2
@@ -149,7 +140,7 @@ def _bound(jitter: Jitter, gp: GP, Z: Array, data: Dataset) -> Array:
 
 
 def _bound_forward(jitter: Jitter, gp: GP, Z: Array, data: Dataset):
-    keep = data.n_padded * Z.shape[0] * Z.dtype.itemsize <= _KEEP_BYTES
+    keep = data.can_keep(Z.shape[0])  # A = Li K, for the gradient's pass
     factors, A = _factorise(gp, Z, data, jitter, keep)
     value = bound_from_factors(factors, data.n_rows)
     return value, (gp, Z, data, factors, A, jnp.isfinite(value))
@@ -183,7 +174,7 @@ def _bound_backward(jitter: Jitter, saved, cotangent):
     from_rows = data.sum(block, A)
 
     dKmm = 0.5 * (LiT @ ((G - sums.W / s) @ Li))
-    _, pull = jax.vjp(lambda kernel, Z: _inducing_covariance(kernel, Z, jitter), gp.kernel, Z)
+    _, pull = jax.vjp(jitter.gram, gp.kernel, Z)
     d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
 
     quadratic = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr + sums.k - jnp.trace(sums.W)

@@ -35,14 +35,12 @@ from integrand.linalg import (
     AnyArray,
     Jitter,
     cholesky,
+    from_whitened,
     log_diagonal_sum,
     transposed,
     triangular_inverse,
 )
 from integrand.precision import in_float64
-
-# Blocks of A are kept from the value's pass for the gradient's if they take no more than this, else made again.
-_KEEP_BYTES = 256 * 2**20
 
 
 class Sites(NamedTuple):
@@ -174,7 +172,7 @@ class _Inducing(NamedTuple):
 
 
 def _inducing(gp: GP, Z: Array, jitter: Jitter) -> _Inducing:
-    Kmm = jitter.add_to(gp.kernel.gram(Z), gp.kernel.diagonal(Z))
+    Kmm = jitter.gram(gp.kernel, Z)
     L, ok = cholesky(jax.lax.stop_gradient(Kmm))
     return _Inducing(Z, Kmm, triangular_inverse(L), ok)
 
@@ -208,7 +206,7 @@ def _centred(
     likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, epsilon: Array, sites: Sites, data: Dataset
 ) -> Array:
     inducing = _inducing(gp, Z, jitter)
-    m, LB, ok, kept = _moments(gp, inducing, sites, data, keep=_fits(Z, data))
+    m, LB, ok, kept = _moments(gp, inducing, sites, data, keep=data.can_keep(Z.shape[0]))
     v = m + solve_triangular(LB, epsilon, lower=True, trans=1)
 
     def block(rows: Rows, kept: tuple[Array, Array] | None):
@@ -234,13 +232,9 @@ def _moments(gp: GP, inducing: _Inducing, sites: Sites, data: Dataset, keep: boo
     return solve_triangular(LB, c, lower=True, trans=1), LB, ok, kept
 
 
-def _fits(Z: Array, data: Dataset) -> bool:
-    return data.n_padded * Z.shape[0] * Z.dtype.itemsize <= _KEEP_BYTES
-
-
 def _sparing(block: Any, Z: Array, data: Dataset) -> Any:
     """`block`, made again for the gradient where what it leaves behind would not fit."""
-    return block if _fits(Z, data) else jax.checkpoint(block)
+    return block if data.can_keep(Z.shape[0]) else jax.checkpoint(block)
 
 
 # --- gradients that autodiff would take more products, or slower ones, for
@@ -253,11 +247,10 @@ def _whitened(Kmm: Array, Li: Array, K: Array) -> Array:
 
 
 def _whitened_backward(saved, dA: Array):
-    """∂/∂K = L⁻ᵀ ∂A, ∂/∂Kmm = -½ L⁻ᵀ (Φ + Φᵀ) L⁻¹, Φ the lower triangle of ∂A Aᵀ, its diagonal halved (Murray 2016)."""
+    """∂/∂K = L⁻ᵀ ∂A, and ∂/∂Kmm."""
     Li, A = saved
-    LiT, G = transposed(Li), dA @ A.T
-    Phi = jnp.tril(G) - 0.5 * jnp.diag(jnp.diagonal(G))
-    return -0.5 * (LiT @ ((Phi + Phi.T) @ Li)), None, LiT @ dA
+    LiT = transposed(Li)
+    return from_whitened(Li, LiT, dA @ A.T), None, LiT @ dA
 
 
 @jax.custom_vjp

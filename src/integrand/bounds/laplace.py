@@ -39,7 +39,7 @@ class LatentPrior(NamedTuple):
 
 def latent_prior(gp: GP, X: Float[Array, "N D"], jitter: Jitter) -> LatentPrior:
     """Factor the prior covariance at X; L is NaN where that fails."""
-    L, _ = cholesky(jitter.add_to(gp.kernel.gram(X), gp.kernel.diagonal(X)))
+    L, _ = cholesky(jitter.gram(gp.kernel, X))
     return LatentPrior(jnp.asarray(gp.mean), L)
 
 

@@ -22,13 +22,10 @@ from integrand.bounds.collapsed import Factors, checked_inducing, inducing_poste
 from integrand.data.dataset import Dataset, Rows
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.kernels.base import Kernel
 from integrand.likelihoods import Likelihood
-from integrand.linalg import LEAST_VARIANCE, AnyArray, Jitter, cholesky, transposed, triangular_inverse
+from integrand.linalg import LEAST_VARIANCE, AnyArray, Jitter, cholesky, from_whitened, transposed, triangular_inverse
 from integrand.precision import in_float64
 
-# A and SᵀA are kept from the value's pass for the gradient's if they take no more than this, else made again.
-_KEEP_BYTES = 256 * 2**20
 # Integrals over f take the root of its variance, which has no slope at zero (a linear kernel at x = 0).
 _LEAST_LATENT_VARIANCE = 1e-30
 
@@ -91,8 +88,8 @@ def _of_rows(likelihood: Likelihood, rows: Rows, mean: Array, variance: Array, n
 
 
 def _forward(likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, q: FactoredGaussian, data: Dataset):
-    keep = 2 * data.n_padded * Z.shape[0] * Z.dtype.itemsize <= _KEEP_BYTES
-    L, ok = cholesky(_inducing_covariance(gp.kernel, Z, jitter))
+    keep = data.can_keep(2 * Z.shape[0])  # A and SᵀA, for the gradient's pass
+    L, ok = cholesky(jitter.gram(gp.kernel, Z))
     Li, ST = triangular_inverse(L), transposed(jnp.asarray(q.S))
 
     def block(rows: Rows):
@@ -133,9 +130,8 @@ def _backward(likelihood: Likelihood, jitter: Jitter, saved, cotangent):
         return pull((LiT @ dA, h_left)), dA @ A.T, FactoredGaussian(A @ g, dS), jnp.sum(g), d_noise
 
     from_rows, G, dq, d_mean, d_noise = data.sum(block, kept)
-    Phi = jnp.tril(G) - 0.5 * jnp.diag(jnp.diagonal(G))
-    dKmm = -0.5 * (LiT @ ((Phi + Phi.T) @ Li))
-    _, pull = jax.vjp(lambda kernel, Z: _inducing_covariance(kernel, Z, jitter), gp.kernel, Z)
+    dKmm = from_whitened(Li, LiT, G)
+    _, pull = jax.vjp(jitter.gram, gp.kernel, Z)
     d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
     gradient = (GP(d_kernel, d_noise, d_mean), dZ, dq)
     # Where the value is -inf its gradient is zero, not NaN.
@@ -144,10 +140,6 @@ def _backward(likelihood: Likelihood, jitter: Jitter, saved, cotangent):
 
 
 _expected.defvjp(_forward, _backward)
-
-
-def _inducing_covariance(kernel: Kernel, Z: Array, jitter: Jitter) -> Array:
-    return jitter.add_to(kernel.gram(Z), kernel.diagonal(Z))
 
 
 def batch_log_likelihood(

@@ -1,1 +1,1 @@
-"""The command line: `integrand demo | fit | resume | predict | evaluate | report | compare`."""
+"""The command line: `integrand demo | fit | resume | predict | evaluate | report | compare | methods | reproduce`."""

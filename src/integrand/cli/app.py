@@ -17,6 +17,7 @@ from integrand.cli.options import (
     Distributed,
     Processes,
     Rank,
+    Rows,
     Seed,
     Target,
     Timeout,
@@ -57,7 +58,7 @@ def command(function: Callable) -> Callable:
 
 @command
 def fit(
-    data: Data,
+    data: Rows,
     target: Target,
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
     method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
@@ -89,13 +90,10 @@ def fit(
     timeout: Timeout = 300.0,
 ) -> None:
     """Fit a GP to a table and write a model file."""
-    from integrand.cli.together import Joining, supervised
-    from integrand.cli.work import check_output, finish_fit, fit_table
+    from integrand.cli.together import Joining, joined
+    from integrand.cli.work import finish_fit, fit_table
 
-    check_output(out)
-    if distributed:
-        supervised()
-    ranks = Joining(coordinator, processes, rank, timeout).ranks() if distributed else None
+    ranks = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
     posterior, record = fit_table(
         data,
         target,
@@ -161,14 +159,10 @@ def resume(
     timeout: Timeout = 300.0,
 ) -> None:
     """Go on with a fit that was interrupted, killed, or ended by its budget; settings are those of the fit."""
-    from integrand.cli.together import Joining, supervised
-    from integrand.cli.work import check_output, finish_fit, resume_run
+    from integrand.cli.together import Joining, joined
+    from integrand.cli.work import finish_fit, resume_run
 
-    if out is not None:
-        check_output(out)
-    if distributed:
-        supervised()
-    ranks = Joining(coordinator, processes, rank, timeout).ranks() if distributed else None
+    ranks = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
     changes = {"max_minutes": max_minutes, "max_draws": max_draws, "target_ess": target_ess}
     posterior, record = resume_run(run_dir, changes, not (quiet or as_json), ranks)
     if ranks is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from integrand.cli.table import read_table
 from integrand.data.splits import k_folds
 from integrand.errors import InputError
-from integrand.methods.registry import fit
+from integrand.methods.fitting import fit
 from integrand.methods.table import METHODS
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from integrand.cli.compare import answer
 from integrand.data.splits import random_split
 from integrand.errors import InputError
-from integrand.methods.registry import fit
+from integrand.methods.fitting import fit
 from integrand.metrics import evaluate
 
 

@@ -12,6 +12,10 @@ import typer
 from integrand.errors import DistributedError, IntegrandError
 
 Data = Annotated[Path, typer.Argument(help="CSV, gzip CSV or Parquet file", show_default=False)]
+Rows = Annotated[
+    Path,
+    typer.Argument(help="CSV, gzip CSV or Parquet file, or many: a directory or a pattern", show_default=False),
+]
 Target = Annotated[str, typer.Option("--target", help="column to predict")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 Seed = Annotated[int, typer.Option("--seed", help="same seed, same result (of a fit that was not interrupted)")]
@@ -45,7 +49,7 @@ def guarded(function: Callable) -> Callable:
             from integrand.distributed.ranks import leave_together
 
             print(f"integrand: {error}", file=sys.stderr)
-            if leave_together():
+            if leave_together(str(error)):
                 leave(2)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:

@@ -29,7 +29,7 @@ def parquet_blocks(path: Path, names: Sequence[str], rows: int) -> Iterator[np.n
     if file.metadata.num_rows == 0:
         raise InputError(f"{path} has no rows")
     first = 0
-    for batch in file.iter_batches(batch_size=rows, columns=list(names)):
+    for batch in _readable(path, file.iter_batches(batch_size=rows, columns=list(names))):
         try:
             table = np.stack([batch.column(name).to_numpy(zero_copy_only=False) for name in names], axis=1)
             table = table.astype(float)
@@ -44,6 +44,18 @@ def parquet_blocks(path: Path, names: Sequence[str], rows: int) -> Iterator[np.n
             )
         first += len(table)
         yield table
+
+
+def _readable(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches of rows; what cannot be read is the file's fault, not that of who uses them."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise InputError(f"{path} cannot be read to its end: {str(error).splitlines()[0]}") from error
+        yield batch
 
 
 @contextlib.contextmanager

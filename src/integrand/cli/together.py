@@ -8,10 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import typer
 
+from integrand.cli.work import check_output
 from integrand.distributed.ranks import Ranks, join
 
 _CHILD = "INTEGRAND_SUPERVISED"
@@ -32,18 +36,45 @@ class Joining:
         return join(self.coordinator, self.processes, self.rank, timeout=self.timeout)
 
 
-def supervised() -> None:
+def joined(out: Path | None, joining: Joining | None) -> Ranks | None:
+    """Join the others, if there are to be any; the place of the result is checked by who will write there."""
+    if joining is None:
+        if out is not None:
+            check_output(out)
+        return None
+    _supervised()
+    ranks = joining.ranks()
+    ranks.all_or_none(lambda: check_output(out) if out is not None and ranks.leads else None)
+    if not ranks.leads:
+        signal.signal(signal.SIGINT, _leave_it_to_rank_0)
+    return ranks
+
+
+def _leave_it_to_rank_0(number: int, frame: Any) -> None:
+    """The first Ctrl-C: where it was pressed for all, rank 0 ends the fit with what it has, and needs the others."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("integrand: rank 0 ends the fit; press Ctrl-C once more to end this process alone", file=sys.stderr)
+
+
+def _supervised() -> None:
     """In a process that was started by hand, start the one that does the work, and end as it ends."""
-    if os.environ.get(_CHILD):
+    lifeline = os.environ.get(_CHILD)
+    if lifeline:
+        threading.Thread(target=_end_with, args=(int(lifeline),), daemon=True).start()
         _keep_stdout_clean()
         return
     # What C++ logs below errors is not for users; JAX, once imported, has set the level to 1.
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
-    environment = os.environ | {_CHILD: "1", "TF_CPP_MIN_LOG_LEVEL": "2" if level == "1" else level}
-    child = subprocess.Popen([sys.executable, "-m", "integrand.cli", *sys.argv[1:]], env=environment)
+    theirs, mine = os.pipe()
+    environment = os.environ | {_CHILD: str(theirs), "TF_CPP_MIN_LOG_LEVEL": "2" if level == "1" else level}
+    # A group of its own: Ctrl-C in a terminal then comes once, from here.
+    command = [sys.executable, "-m", "integrand.cli", *sys.argv[1:]]
+    child = subprocess.Popen(command, env=environment, pass_fds=(theirs,), process_group=0)
+    os.close(theirs)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: child.send_signal(number))
     code = child.wait()
+    os.close(mine)
     if code in (-signal.SIGABRT, -signal.SIGSEGV):
         print(
             "integrand: rank 0 was lost, or could not be joined at its address, so this process stops. What was drawn "
@@ -53,6 +84,12 @@ def supervised() -> None:
         )
         raise typer.Exit(LOST)
     raise typer.Exit(code if code >= 0 else 128 - code)
+
+
+def _end_with(lifeline: int) -> None:
+    """End when the process that watches over this one does, however that was: its end of the pipe is then closed."""
+    os.read(lifeline, 1)
+    os._exit(128 + signal.SIGKILL)
 
 
 def leave(code: int) -> None:

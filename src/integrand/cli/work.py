@@ -1,4 +1,4 @@
-"""What the commands do, without typer: tables in, models and tables out."""
+"""What the commands do: tables in, models and tables out."""
 
 import glob
 import os
@@ -19,8 +19,8 @@ from integrand.distributed.ranks import Ranks
 from integrand.errors import InputError
 from integrand.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 from integrand.likelihoods import Gaussian
+from integrand.methods.fitting import MEMORY, checked_request, fit, resume
 from integrand.methods.problem import Settings
-from integrand.methods.registry import MEMORY, fit, resume
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.posterior.modelfile import SavedModel, load_model, save_model
 from integrand.posterior.posterior import Posterior
@@ -63,6 +63,8 @@ def fit_table(
     if kernel not in KERNELS:
         raise InputError(f"there is no kernel {kernel!r}: choose from {', '.join(KERNELS)}")
     settings = {name: value for name, value in arguments.items() if name not in ("progress", "run_dir")}
+    tried = {name: value for name, value in settings.items() if name not in ("method", "likelihood", "priors")}
+    checked_request(arguments["method"], arguments["likelihood"], arguments["run_dir"] is not None, tried)
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": settings}
     rows = ranks.all_or_none(lambda: _rows(data, target, memory, True)) if ranks else _rows(data, target, memory, False)
     if rows is None:

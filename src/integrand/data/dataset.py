@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # Bytes of a block of k(Z, X): one that stays in cache is half again as fast as one five times as large.
 _BLOCK_BYTES = 4 * 2**20
+# Bytes that may be kept between two passes.
+_KEEP_BYTES = 256 * 2**20
 
 
 def block_rows_for(n_inducing: int) -> int:
@@ -42,8 +44,8 @@ class Rows(NamedTuple):
 class Dataset(eqx.Module):
     """Rows of (X, y) in blocks of equal length, as JAX arrays in float64.
 
-    Build one with `Dataset.of(X, y)` (in memory), `sharded` (over devices and processes) or `streamed` (from disk).
-    The only operations on rows are `sum` and `sum_and_keep`.
+    Build one with `Dataset.of(X, y)`, or with `laid_out` (`distributed/layout.py`) for rows over devices and processes
+    or on disk. Rows are used through `sum` and `sum_and_keep`; only what needs all of them in memory asks for `arrays`.
     """
 
     blocks: Rows | None  # each array with a leading axis of blocks; None where a stream reads them
@@ -78,6 +80,10 @@ class Dataset(eqx.Module):
     def n_padded(self) -> int:
         """Number of rows with padding: inside a program, those of one device."""
         return self.blocks.y.size if self.blocks is not None else self.streaming.n_padded
+
+    def can_keep(self, n: int) -> bool:
+        """Whether n numbers for each row may stay from one pass to the next, or are made again."""
+        return 8 * n * self.n_padded <= _KEEP_BYTES
 
     @property
     def held(self) -> Rows:

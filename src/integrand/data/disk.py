@@ -1,6 +1,7 @@
 """Tables that stay on disk: Parquet files, by row groups, and memory-mapped arrays; numeric columns, read by rows."""
 
 import glob
+import json
 import mmap
 import re
 from abc import ABC, abstractmethod
@@ -40,6 +41,10 @@ class RowsOnDisk(ABC):
     @abstractmethod
     def description(self) -> dict[str, Any]:
         """What `rows_from` needs to open the same rows again, as JSON."""
+
+    def outline(self) -> list[Any]:
+        """What tells one table from another without reading it, as JSON."""
+        return [["rows", self.n_rows]]
 
     def read(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
         """Rows first ... last - 1, all of them finite."""
@@ -149,6 +154,10 @@ class ParquetRows(RowsOnDisk):
             self._latest = (k, table)
         return table
 
+    def outline(self) -> list[Any]:
+        """Names of the files, and rows in each."""
+        return [[file.name, sum(rows for f, _, rows in self._groups if f == file)] for file in self.files]
+
     def where(self, row: int) -> str:
         """File and row in it."""
         for file in self.files:
@@ -224,7 +233,9 @@ def rows_from(description: dict[str, Any]) -> RowsOnDisk:
         X, y = (np.load(f, mmap_mode="r") for f in description["mapped"])
         rows = MappedRows(X, y, description["names"])
     else:
-        raise InputError("the run was begun with arrays in memory: give them to `resume` again, as rows=")
+        raise InputError(
+            "the run was begun with arrays in memory: give them to `resume` again, as rows=MappedRows(X, y)"
+        )
     if rows.n_rows != description["n_rows"]:
         raise InputError(f"the files now have {rows.n_rows} rows, not {description['n_rows']}: put the old ones back")
     return rows
@@ -272,7 +283,15 @@ def _schema(file: Path) -> dict[str, str]:
 
     if len(set(schema.names)) < len(schema.names):
         raise InputError(f"{file} has two columns with one name: rename one")
-    return {name: kind(schema.field(name).type) for name in schema.names}
+    index = _pandas_index(schema)
+    return {name: kind(schema.field(name).type) for name in schema.names if name not in index}
+
+
+def _pandas_index(schema: Any) -> set[str]:
+    """Columns that pandas wrote for its row labels, and takes for labels again when it reads the file."""
+    about = (schema.metadata or {}).get(b"pandas")
+    found = json.loads(about).get("index_columns", []) if about else []
+    return {name for name in found if isinstance(name, str)}
 
 
 def _line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from integrand.data.scaling import Standardiser
 from integrand.data.spread import Spread, all_devices, local_devices
 from integrand.data.stream import Stream
 from integrand.data.survey import Survey, chosen_rows, combined, survey
+from integrand.distributed.issuer import Issuer
 from integrand.distributed.ranks import Ranks, gathered
 from integrand.errors import InputError
 from integrand.precision import float64_scope
@@ -27,7 +28,16 @@ class Overview:
 
 def own_part(rows: RowsOnDisk, ranks: Ranks | None, divided: bool) -> RowsOnDisk:
     """The rows of this process: its share of a table that all can read, or all of `rows` where they are divided."""
-    return rows if ranks is None or divided else rows.part(ranks.rank, ranks.size)
+    if ranks is None or divided:
+        return rows
+    told = ranks.exchange(rows.outline())
+    for rank, theirs in enumerate(told):
+        if theirs != told[0]:
+            odd = [str(part) for part in (*theirs, *told[0]) if (part in theirs) != (part in told[0])]
+            raise InputError(
+                f"rank {rank} sees another table than rank 0 ({'; '.join(odd[:4])}): give all processes the same files"
+            )
+    return rows.part(ranks.rank, ranks.size)
 
 
 def overview(rows: RowsOnDisk, ranks: Ranks | None, wanted: int, seed: int) -> Overview:
@@ -46,9 +56,9 @@ def overview(rows: RowsOnDisk, ranks: Ranks | None, wanted: int, seed: int) -> O
     first = sum(counts[: ranks.rank])
     chosen = chosen_rows(rng, sum(counts), wanted)
     begin, end = np.searchsorted(chosen, [first, first + rows.n_rows])
-    seen, sample = ranks.all_or_none(lambda: survey(rows, chosen[begin:end] - first))
+    seen, some = ranks.all_or_none(lambda: survey(rows, chosen[begin:end] - first))
     parts = [Survey(n, *map(np.array, arrays)) for n, *arrays in ranks.exchange([seen.n_rows, *map(list, seen[1:])])]
-    sample = gathered(all_devices(), sample, int(begin), len(chosen))
+    sample = Issuer(ranks).wait(lambda: gathered(all_devices(), some, int(begin), len(chosen)))
     return Overview(combined(parts), sample, rows.names)
 
 
@@ -67,7 +77,7 @@ def laid_out(
     if on_disk:
         stream = Stream(rows, scaler, length, most, devices=spread.n_local)
         return Dataset(None, n_rows, spread=None if alone else spread, stream=stream)
-    table = rows.read(0, rows.n_rows)
+    table = rows.read(0, rows.n_rows) if ranks is None else ranks.all_or_none(lambda: rows.read(0, rows.n_rows))
     X, y = scaler.transform_X(table[:, :-1]), scaler.transform_y(table[:, -1])
     if alone:
         return Dataset.of(X, y, length)

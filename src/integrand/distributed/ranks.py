@@ -39,19 +39,26 @@ class Ranks:
         """Whether this is the process that decides, draws and writes."""
         return self.rank == 0
 
-    def exchange(self, value: Any, timeout: float | None = None) -> list[Any]:
+    def exchange(self, value: Any) -> list[Any]:
         """What every process has to say, by rank, as JSON; waits for all of them."""
         self._told += 1
         key = f"integrand/exchange/{self._told}"
         self.client.key_value_set(f"{key}/{self.rank}", json.dumps(value))
-        milliseconds = int(1000 * (timeout or self.timeout))
-        found = []
-        for rank in range(self.size):
+        ends = time.monotonic() + self.timeout
+        return [self._heard(key, rank, ends) for rank in range(self.size)]
+
+    def _heard(self, key: str, rank: int, ends: float) -> Any:
+        """What a process has to say; an error if it has left, or says nothing in time."""
+        while True:
+            left = ends - time.monotonic()
+            milliseconds = int(1000 * min(max(left, 0.1), 2.0))
             try:
-                found.append(json.loads(self.client.blocking_key_value_get(f"{key}/{rank}", milliseconds)))
+                return json.loads(self.client.blocking_key_value_get(f"{key}/{rank}", milliseconds))
             except Exception as error:
-                raise lost(f"rank {rank} said nothing for {milliseconds // 1000} s", self) from error
-        return found
+                silent = "DEADLINE_EXCEEDED" in str(error)
+                if not silent or left < 0.0 or self.complaints():
+                    what = f"said nothing for {self.timeout:.0f} s" if silent else "cannot be asked"
+                    raise lost(f"rank {rank} {what}", self) from error
 
     def all_or_none(self, work: Callable[[], T]) -> T:
         """Do `work` in every process; an error of one of them is raised in all, with its rank."""
@@ -69,7 +76,7 @@ class Ranks:
         """Wait until all are done: who is still there when rank 0 ends would be ended by JAX."""
         with contextlib.suppress(DistributedError):
             self.exchange("done")
-        time.sleep(1.0 if self.leads else 0.0)
+        _let_go(self)
 
     def complain(self, message: str) -> None:
         """Leave a message for those who wait for this process; it is about to end."""
@@ -85,6 +92,11 @@ class Ranks:
         return "; ".join(f"rank {key.rpartition('/')[2]}: {text}" for key, text in sorted(found))
 
 
+def _let_go(ranks: Ranks) -> None:
+    """Between a last word and the end of a process lies a moment in which JAX must not miss rank 0."""
+    time.sleep(1.5 if ranks.leads else 0.0)
+
+
 def lost(what: str, ranks: Ranks) -> DistributedError:
     """The error of a process that others have left alone."""
     said = ranks.complaints()
@@ -97,17 +109,19 @@ def lost(what: str, ranks: Ranks) -> DistributedError:
 _joined: Ranks | None = None
 
 
-def leave_together(seconds: float = 5.0) -> bool:
+def leave_together(message: str, seconds: float = 20.0) -> bool:
     """In a process that ends with an error, if it has joined others: rank 0 stays until they have told theirs, too.
 
     JAX would end them on the spot when rank 0 ends. Returns whether there are others.
     """
     if _joined is None:
         return False
+    _joined.complain(message)
     with contextlib.suppress(Exception):
         _joined.client.key_value_set(f"integrand/leaving/{_joined.rank}", "now")
         for rank in range(1, _joined.size if _joined.leads else 1):
             _joined.client.blocking_key_value_get(f"integrand/leaving/{rank}", int(1000 * seconds))
+        _let_go(_joined)
     return True
 
 

@@ -8,24 +8,23 @@ program before it gave rank 0: a process that got another one (other data, other
 """
 
 import functools
-import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from integrand.data.spread import Spread
+from integrand.distributed.issuer import Issuer
 from integrand.distributed.ranks import Ranks, lost
-from integrand.errors import DistributedError, IntegrandError
+from integrand.errors import DistributedError
 from integrand.precision import float64_scope
 
 T = TypeVar("T")
 
-TASKS = ("evaluate", "value", "factors", "wait", "result", "end", "failed")
+TASKS = ("evaluate", "factored", "wait", "result", "end", "failed")
 _TOLERANCE = 1e-8
 _HEAD = 5  # task, number of the message, rows of Z, what the last program gave, length of a result
 
@@ -38,12 +37,8 @@ class Together:
         self.size = _HEAD + n_theta + n_inducing * n_columns
         self.spread: Spread | None = None  # set once the mesh is there
         self.count, self.number = 0, 0.0
-        self.broken: BaseException | None = None
-        self._jobs: queue.SimpleQueue = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._last = time.monotonic()
+        self.issuer = Issuer(ranks)
         self._over = threading.Event()
-        threading.Thread(target=self._work, daemon=True, name="integrand-collectives").start()
 
     def lead(self, task: str, phi: np.ndarray, Z: np.ndarray, run: Callable[[], T]) -> T:
         """Rank 0: tell the others what comes, and do it with them. Callable from any thread."""
@@ -54,7 +49,7 @@ class Together:
             self.number = _number_of(result)
             return result
 
-        return self._wait(work)
+        return self.issuer.wait(work)
 
     def keep_company(self) -> None:
         """Rank 0: let the others know, while it works on its own, that it is alive."""
@@ -62,7 +57,7 @@ class Together:
         def beat() -> None:
             pause = min(self.ranks.timeout / 5.0, 20.0)
             while not self._over.wait(pause / 4.0):
-                if time.monotonic() - self._last > pause:
+                if time.monotonic() - self.issuer.last > pause:
                     try:
                         self.lead("wait", np.zeros(0), np.zeros((0, self.n_columns)), lambda: None)
                     except Exception:  # whoever asks for something next hears of it
@@ -73,34 +68,34 @@ class Together:
     def end(self, result: bytes = b"", error: BaseException | None = None) -> None:
         """Rank 0: give the others the result, or the reason why there is none, and let them go."""
         self._over.set()
-        if self.broken is not None:
+        if self.issuer.broken is not None:
             return
         if error is not None:
             self.ranks.complain(str(error) or type(error).__name__)
         nothing = np.zeros(0), np.zeros((0, self.n_columns))
         try:
             if error is None and result:
-                self._wait(lambda: (self._tell("result", *nothing, length=len(result)), self._share(result)))
-            self._wait(lambda: self._tell("failed" if error is not None else "end", *nothing))
+                self.issuer.wait(lambda: (self._tell("result", *nothing, length=len(result)), self._share(result)))
+            self.issuer.wait(lambda: self._tell("failed" if error is not None else "end", *nothing))
         except DistributedError:
             if error is None:
                 raise
-        self.broken = DistributedError("the fit has ended")  # for a chain that is still under way
+        self.issuer.broken = DistributedError("the fit has ended")  # for a chain that is still under way
 
     def follow(self, tasks: dict[str, Callable[[np.ndarray, np.ndarray], Any]]) -> bytes:
         """The other ranks: do what rank 0 does until it ends, and return its result."""
         result = b""
         try:
             while True:
-                task, phi, Z, length = self._wait(self._hear)
+                task, phi, Z, length = self.issuer.wait(self._hear)
                 if task == "end":
                     return result
                 if task == "failed":
                     raise lost("rank 0 gave up", self.ranks)
                 if task == "result":
-                    result = self._wait(lambda length=length: self._share(None, length))
+                    result = self.issuer.wait(lambda length=length: self._share(None, length))
                 elif task != "wait":
-                    found = self._wait(lambda task=task, phi=phi, Z=Z: tasks[task](phi, Z))
+                    found = self.issuer.wait(lambda task=task, phi=phi, Z=Z: tasks[task](phi, Z))
                     self.number = _number_of(found)
                 else:
                     self.number = 0.0
@@ -118,16 +113,18 @@ class Together:
         self.count += 1
 
     def _hear(self) -> tuple[str, np.ndarray, np.ndarray, int]:
-        message = self._broadcast(np.zeros(self.size))
-        task, count, rows, number, length = message[:_HEAD]
+        heard = self._broadcast(np.zeros(self.size))
+        task, count, rows, number, length = heard[:_HEAD]
         if int(count) != self.count or not _same(float(number), self.number):
-            raise DistributedError(
+            message = (
                 f"rank {self.ranks.rank} got {self.number} where rank 0 got {float(number)}: the processes do not "
                 "compute the same; use the same versions everywhere"
             )
+            self.ranks.complain(message)
+            raise DistributedError(message)
         self.count += 1
-        Z = message[_HEAD + self.n_theta :][: int(rows) * self.n_columns].reshape(-1, self.n_columns)
-        return TASKS[int(task)], message[_HEAD : _HEAD + self.n_theta], Z, int(length)
+        Z = heard[_HEAD + self.n_theta :][: int(rows) * self.n_columns].reshape(-1, self.n_columns)
+        return TASKS[int(task)], heard[_HEAD : _HEAD + self.n_theta], Z, int(length)
 
     def _broadcast(self, message: np.ndarray) -> np.ndarray:
         """Rank 0's array, in all processes: the others add zeros to it."""
@@ -145,40 +142,6 @@ class Together:
             padded[:] = np.frombuffer(content + b"\0" * (4 * len(padded) - length), np.int32)
         return self._broadcast(padded).tobytes()[:length]
 
-    def _wait(self, work: Callable[[], T]) -> T:
-        """Let the one thread that issues collectives do it, but no longer than the others may be silent."""
-        if self.broken is not None:
-            raise DistributedError(str(self.broken)) from self.broken
-        future: Future[T] = Future()
-        self._jobs.put((future, work))
-        began, patience = time.monotonic(), self.ranks.timeout
-        while True:
-            try:
-                return future.result(timeout=min(2.0, patience))
-            except TimeoutError:
-                silent = time.monotonic() - max(began, self._last)
-                if not future.done() and (silent > patience or (silent > 4.0 and self.ranks.complaints())):
-                    self.broken = lost(f"another process was silent for {silent:.0f} s", self.ranks)
-                    raise self.broken from None
-            except IntegrandError:
-                raise
-            except Exception as error:
-                if "Gloo" not in str(error) and "NCCL" not in str(error) and "UNAVAILABLE" not in str(error):
-                    raise
-                time.sleep(0.5)  # what the other has to say may be on its way
-                self.broken = lost("another process has ended", self.ranks)
-                raise self.broken from error
-
-    def _work(self) -> None:
-        while True:
-            future, work = self._jobs.get()
-            self._last = time.monotonic()
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
-            self._last = time.monotonic()
-
 
 @functools.partial(jax.jit, static_argnames="spread")
 def _summed(a: jax.Array, spread: Spread) -> jax.Array:
@@ -194,7 +157,4 @@ def _same(one: float, other: float) -> bool:
 
 def _number_of(result: Any) -> float:
     """What two processes that did the same agree on: the value of a program, or 0."""
-    if isinstance(result, float):
-        return result
-    value = getattr(result, "log_likelihood", 0.0)
-    return float(value)
+    return float(getattr(result, "log_likelihood", 0.0))

@@ -7,7 +7,7 @@ import numpy as np
 
 from integrand.errors import ConvergenceWarning
 from integrand.experiments.store import Task
-from integrand.methods.registry import fit
+from integrand.methods.fitting import fit
 from integrand.metrics import evaluate
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import MOST_JOINT_ROWS

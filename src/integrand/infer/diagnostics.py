@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import NotConvergedError
-from integrand.infer.nuts import Chains
+from integrand.infer.chains import Chains
 
 R_HAT_LIMIT = 1.01
 E_BFMI_LIMIT = 0.3

@@ -32,8 +32,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import SampledRun, Watcher
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import SampledRun, Watcher
 from integrand.infer.side_by_side import run_side_by_side
 from integrand.infer.slots import Slot, Span, chain_key, slots
 from integrand.infer.threads import compiler_options, one_blas_thread

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import InputError, NumericalError
+from integrand.infer.chains import Chains
 from integrand.infer.evidence import Weighed, equal_weights, errors, weigh
-from integrand.infer.nuts import Chains
 from integrand.infer.slots import arrays, chain_key
 from integrand.infer.threads import one_blas_thread
 from integrand.infer.traced import Traced

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from integrand.infer.nuts import Chains, SampledRun, Watch, Watcher
+from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
 from integrand.infer.slots import BUFFER, Slot
 from integrand.infer.threads import one_blas_thread
 from integrand.precision import float64_scope

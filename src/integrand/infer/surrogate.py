@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import LogDensity, SampledRun, Watcher
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import LogDensity, SampledRun, Watcher
 from integrand.infer.side_by_side import run_side_by_side
 from integrand.infer.slots import Slot
 
@@ -94,7 +94,10 @@ def sample_with_surrogate(
         eta = whitening.to_eta(start)
         value, slope = here(eta)
         if not np.isfinite(value):
-            raise NumericalError("the density of the sample is not finite where a chain should start")
+            raise NumericalError(
+                "the density of the sample is not finite where a chain should start: try fewer inducing points, or "
+                "all rows from the beginning (grow=False)"
+            )
         states.append(_State(eta, value, slope, None, np.log(0.5), 0))
     advance = functools.partial(_advance, here, dear, whitening, tune, tuple(seed))
     return run_side_by_side(advance, states, starts.shape[1], tune=tune, draws=draws, parallel=parallel, watch=watch)
@@ -145,7 +148,9 @@ def _slot(
 
 
 def _told(whitening: Whitening, state: _State, value: float, chance: float, steps: int, failures: int) -> Slot:
-    return Slot(whitening.to_x(state.eta), value, -value, chance, steps, False, float(np.exp(state.log_step)), failures)
+    step = float(np.exp(state.log_step))
+    # Its momenta belong to the cheap density: there is no energy whose mixing could be judged.
+    return Slot(whitening.to_x(state.eta), value, np.nan, chance, steps, False, step, failures)
 
 
 def _transition(

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import InputError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import TOLERANCE_NATS
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains
 from integrand.posterior.storage import RunDirectory
 
 

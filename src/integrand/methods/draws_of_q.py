@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Finding
-from integrand.infer.nuts import Chains
 from integrand.methods.problem import Problem
 
 # How often draws that fail are drawn again.

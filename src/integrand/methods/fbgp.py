@@ -39,7 +39,7 @@ def joint_density(target: CollapsedTarget, n_theta: int, shape: tuple[int, int])
 
 
 def _fit(problem: Problem, target: CollapsedTarget, sampling: Sampling) -> Posterior:
-    model, settings, n = problem.model, problem.settings, problem.model.n_theta
+    settings, n = problem.settings, problem.model.n_theta
     start = sampling.warm_start(lambda: warm_start(problem, target, to_mode=False))
     joint = joint_density(target, n, start.Z.shape)
     sampling.enter("metric")
@@ -49,7 +49,7 @@ def _fit(problem: Problem, target: CollapsedTarget, sampling: Sampling) -> Poste
     sampling.enter("conditional")
     drawn = sampling.thinned(chains)
     Z = drawn[:, n:].reshape(-1, *start.Z.shape)
-    conditional = sparse_conditional(model, drawn[:, :n], Z, problem.data, problem.jitter)
+    conditional = sparse_conditional(drawn[:, :n], Z, target.factored)
     return sampling.posterior("fbgp", chains, conditional, start.phi, np.array([start.Z, Z.mean(axis=0)]))
 
 

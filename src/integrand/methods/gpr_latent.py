@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from integrand.errors import NumericalError
+from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.linalg import Jitter

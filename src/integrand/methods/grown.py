@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from integrand.data.dataset import Dataset, block_rows_for
+from integrand.infer.chains import LogDensity, SampledRun, Watch
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import LogDensity, SampledRun, sample_nuts
+from integrand.infer.nuts import sample_nuts
 from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.corrected import Corrected, climb_by_sample
 from integrand.methods.optimised import sample_of, warm_start
 from integrand.methods.problem import Problem, starting_inducing
 from integrand.methods.sampling import Density
-from integrand.targets import CollapsedTarget, density, likelihood
+from integrand.targets import CollapsedTarget, Factored, density, likelihood
 
 # Draws of θ that move Z, and as many that judge: each costs a pass over all rows.
 _MOVING = 4
@@ -28,6 +29,8 @@ _MOVING = 4
 _TRIAL, _GOOD, _USABLE = 8, 0.5, 0.25
 # The smaller sample has this share of the rows that a sample has.
 _SMALLER = 0.25
+# Bytes of q*(u) that are kept of the values taken last.
+_KEPT_BYTES = 256 * 2**20
 
 
 class Grown:
@@ -37,7 +40,8 @@ class Grown:
         self.problem, self.whole, self.near = problem, whole, sample_of(problem)[0]
         self.less = CollapsedTarget(problem.model, _part_of_sample(problem), problem.jitter)
         self.taken = ""  # what the chains moved by
-        self._gate = threading.Lock()  # a pass over all rows takes all cores
+        self._gate = threading.Lock()
+        self._seen: dict[bytes, tuple[float, np.ndarray, np.ndarray]] = {}
         self._anchors: dict[bytes, tuple] = {}
 
     def warm_start(self, move_Z: bool) -> WarmStart:
@@ -60,6 +64,21 @@ class Grown:
         if exact:
             return Density(lambda x: density(corrected.evaluate(x, Z)), own=self._accepted(at, whole))
         return Density(self._cheap(corrected, whitening))
+
+    def factored(self, phi: np.ndarray, Z: np.ndarray) -> Factored:
+        """L(θ, Z) and q*(u) by all rows. The latest are kept: the draws that predict are among those tried."""
+        key, M = phi.tobytes() + Z.tobytes(), len(Z)
+        below, kept = np.tril_indices(M), self._seen.get(key)
+        if kept is not None:
+            LB = np.zeros((M, M))
+            LB[below] = kept[2]
+            return Factored(kept[0], kept[1], LB)
+        with self._gate:  # a pass over all rows takes all cores
+            found = self.whole.factored(phi, Z)
+            self._seen[key] = found.log_likelihood, found.m, found.LB[below]
+            while len(self._seen) > max(1, _KEPT_BYTES // (4 * M * (M + 1))):
+                del self._seen[next(iter(self._seen))]
+        return found
 
     def _anchor(self, phi: np.ndarray, Z: np.ndarray) -> tuple:
         """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle."""
@@ -85,13 +104,11 @@ class Grown:
         Z = at[1]
 
         def dear(x: np.ndarray) -> float:
-            prior = self.less.evaluate(x, Z).log_prior
-            with self._gate:
-                return self.whole.value(x, Z) + prior
+            return self.factored(x, Z).log_likelihood + self.less.evaluate(x, Z).log_prior
 
         def own(starts: np.ndarray, whitening: Whitening, **options) -> SampledRun:
             trial: dict[str, Any] = {"tune": options["tune"], "draws": _TRIAL, "seed": [*options["seed"], 9]}
-            trial["parallel"] = options["parallel"]
+            trial |= {"parallel": options["parallel"], "watch": self._in_time}
             best: tuple[float, LogDensity | None, np.ndarray] = (0.0, None, starts)
             for sample in (self.less, self.near):
                 cheap = self._cheap(Corrected(sample, at, whole), whitening)
@@ -99,7 +116,10 @@ class Grown:
                 accepted = float(tried.chains.acceptance.mean()) if tried.chains.n_draws else 0.0
                 if accepted > best[0]:
                     best = accepted, cheap, tried.chains.x[:, -1]
-                if accepted >= _GOOD or tried.interrupted:
+                if tried.interrupted or self.problem.over_time:
+                    self.taken = "ended while samples were tried out"
+                    return tried._replace(failures=0)
+                if accepted >= _GOOD:
                     break
             accepted, cheap, ends = best
             if cheap is None or accepted < _USABLE:
@@ -107,9 +127,13 @@ class Grown:
                 options["parallel"] = 1
                 return sample_nuts(lambda x: density(self.whole.evaluate(x, Z)), starts, whitening, **options)
             self.taken = f"chains moved by a sample, {accepted:.2f} of the moves accepted by all rows"
-            return sample_with_surrogate(cheap, dear, ends, whitening, **options)
+            # Values that failed are counted where they are taken.
+            return sample_with_surrogate(cheap, dear, ends, whitening, **options)._replace(failures=0)
 
         return own
+
+    def _in_time(self, w: Watch) -> int | None:
+        return w.chains.n_draws if self.problem.over_time else None
 
     def averaged(self, phis: np.ndarray, Z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
         """1/J Σ_j L(θ_j, Z) as a function of Z to climb (equation (15)), corrected at Z for every draw."""

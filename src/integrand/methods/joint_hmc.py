@@ -18,8 +18,8 @@ import numpy as np
 
 from integrand.bounds.joint import Sites
 from integrand.errors import InputError
+from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import WarmStart

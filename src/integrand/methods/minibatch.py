@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.sghmc import TracedRows, sample_sghmc
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.joint_start import kept_surrogate

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Convergence, Finding, Verdict, convergence, e_bfmi
 from integrand.infer.nested import NestedRun, NestedWatch, sample_nested
-from integrand.infer.nuts import Chains
 from integrand.infer.traced import Traced
 from integrand.methods.checkpoint import Checkpoint
 from integrand.methods.problem import Problem

@@ -113,7 +113,7 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
             problem.progress.update(k + 1, settings.restarts, f"bound {found[-1][2].value:.2f}")
     phi, Z, optimum, name = max(found, key=lambda result: result[2].value)
     clock.enter("conditional")
-    conditional = sparse_conditional(problem.model, phi[None], Z, problem.data, problem.jitter)
+    conditional = sparse_conditional(phi[None], Z, target.factored)
     clock.enter("")
     return Posterior(
         method,

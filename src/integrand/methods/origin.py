@@ -13,14 +13,6 @@ from integrand.data.survey import chosen_rows
 from integrand.distributed.layout import laid_out
 from integrand.distributed.ranks import Ranks
 
-# Where there are so many times as many rows as a sample has, the sample is worth its while.
-_LEAST_FOLD = 2.5
-
-
-def worth_sampling(n_rows: int, sample_rows: int, grow: bool | None) -> bool:
-    """Whether a fit begins on a sample of its rows."""
-    return n_rows > sample_rows and (n_rows >= _LEAST_FOLD * sample_rows if grow is None else grow)
-
 
 class Origin(ABC):
     """Rows, and what a run directory has to keep of them."""
@@ -95,7 +87,7 @@ class OnDisk(Origin):
 
     def header(self) -> dict[str, Any]:
         """Which files they are, and how much of them fits in memory."""
-        return {"rows": self.rows.description(), "memory": self.memory}
+        return {"rows": self.rows.description(), "memory": self.memory, "total": self.total}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The sample: it takes a pass over the files to draw."""

@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import verdict
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, sample_nuts
+from integrand.infer.nuts import sample_nuts
 from integrand.infer.optimise import Adam
 from integrand.infer.threads import one_blas_thread
 from integrand.methods.problem import Problem, one_draw, starting_inducing
@@ -52,7 +53,7 @@ def paper_sgpr(problem: Problem) -> Posterior:
     with one_blas_thread(target.threads(problem.n_inducing) == 1):
         phi, Z, bound, name = _climbed(problem, target, STEPS)
     clock.enter("conditional")
-    conditional = sparse_conditional(problem.model, phi[None], Z, problem.data, problem.jitter)
+    conditional = sparse_conditional(phi[None], Z, target.factored)
     clock.enter("")
     return Posterior(
         "ml2",
@@ -138,7 +139,7 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
     clock.enter("final")
     chains = _window(problem, target, Z, LONG, STEPS)
     clock.enter("conditional")
-    conditional = sparse_conditional(model, chains.x[0], Z, problem.data, problem.jitter)
+    conditional = sparse_conditional(chains.x[0], Z, target.factored)
     clock.enter("")
     counter = target.counter
     judged = verdict(

@@ -13,7 +13,7 @@ from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
 from integrand.inducing import candidates, distinct_rows
-from integrand.infer.nuts import Chains
+from integrand.infer.chains import Chains
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior.storage import RunDirectory
@@ -21,7 +21,12 @@ from integrand.precision import float64_scope
 from integrand.progress import Clock, Progress, Silent
 from integrand.targets import CollapsedTarget
 
-SAMPLERS = ("default", "nuts", "hmc", "mala", "metropolis", "slice", "nested", "sghmc")
+# Samplers of a density that JAX traces (`infer/transitions.py`), and all of them.
+TRACED = ("hmc", "mala", "metropolis", "slice")
+SAMPLERS = ("default", "nuts", *TRACED, "nested", "sghmc")
+
+# Where there are so many times as many rows as a sample has, the sample is worth its while.
+_LEAST_FOLD = 2.5
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Settings:
         except TypeError:
             raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}") from None
 
+    def samples(self, n_rows: int) -> bool:
+        """Whether a fit of so many rows begins on a sample of them."""
+        wanted = n_rows >= _LEAST_FOLD * self.sample_rows if self.grow is None else self.grow
+        return wanted and n_rows > self.sample_rows
+
     def _check_number(self, name: str, above: float, below: float) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not above < value < below:
@@ -130,7 +140,13 @@ class Problem:
     def grows(self) -> bool:
         """Whether a sample searches and all rows decide; rows that are elsewhere have one for the first Z alone."""
         asked = self.settings.sampler == "default" and self.settings.schedule == "default"  # nothing else was asked for
-        return self.sample is not None and self.settings.grow is not False and asked
+        return self.sample is not None and asked and self.settings.samples(self.data.n_rows)
+
+    @property
+    def over_time(self) -> bool:
+        """Whether the minutes are used up."""
+        minutes = self.settings.max_minutes
+        return minutes is not None and self.clock.elapsed > 60.0 * minutes
 
     def some_inputs(self) -> Float[np.ndarray, "K D"]:
         """Rows to start inducing inputs from: all, or a uniform sample where not all are at hand."""

@@ -22,8 +22,8 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from integrand.bounds.laplace import importance_draws, laplace
+from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.pseudo_marginal import Estimated, fresh_estimates, sample_pseudo_marginal
 from integrand.linalg import Jitter
 from integrand.methods.gpr_latent import LatentSampler, fit_latent

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from integrand.data.dataset import Dataset
+from integrand.data.disk import RowsOnDisk, rows_from
 from integrand.data.scaling import Standardiser
 from integrand.description import describe_model, model_from
 from integrand.distributed.together import Together
 from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError
 from integrand.linalg import Jitter
-from integrand.methods.origin import InMemory, OnDisk, Origin, worth_sampling
+from integrand.methods.origin import InMemory, OnDisk, Origin
 from integrand.methods.problem import Problem, Settings
 from integrand.methods.table import METHODS
 from integrand.model import Model
-from integrand.posterior.conditional import sparse_factors
 from integrand.posterior.modelfile import load_model, save_model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RunDirectory
@@ -115,7 +115,7 @@ class Recipe:
 
     def _datasets(self) -> tuple[Dataset, Dataset | None]:
         s = self.settings
-        sampled = METHODS[self.method].collapsed and worth_sampling(self.origin.n_rows, s.sample_rows, s.grow)
+        sampled = METHODS[self.method].collapsed and s.samples(self.origin.n_rows)
         wanted = s.sample_rows if sampled else self.origin.n_rows
         return self.origin.datasets(self.scaler, self.n_inducing, wanted, s.seed)
 
@@ -153,11 +153,7 @@ class Recipe:
 def tasks(model: Model, data: Dataset, jitter: Jitter) -> dict[str, Callable[[np.ndarray, np.ndarray], Any]]:
     """What a process that follows can be asked to do."""
     target = CollapsedTarget(model, data, jitter)
-    return {
-        "evaluate": target.evaluate,
-        "value": target.value,
-        "factors": lambda phi, Z: sparse_factors(model, phi, Z, data, jitter),
-    }
+    return {"evaluate": target.evaluate, "factored": target.factored}
 
 
 def _callers_level() -> int:
@@ -183,14 +179,13 @@ def _read(content: bytes) -> Posterior:
         return load_model(file).posterior
 
 
-def opened(run: RunDirectory) -> Recipe:
-    """The recipe of a run of one process."""
-    from integrand.data.disk import rows_from
+def opened(run: RunDirectory, rows: RowsOnDisk | None = None) -> Recipe:
+    """The recipe of a run; its rows are found where they were, or given."""
 
     def origin(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Origin:
         if "rows" not in header:
             return InMemory(arrays["X"], arrays["y"])
-        rows = rows_from(header["rows"])
-        return OnDisk(rows, rows.n_rows, arrays["sample"], header["memory"])
+        found = rows_from(header["rows"]) if rows is None else rows
+        return OnDisk(found, header["total"], arrays["sample"], header["memory"])
 
     return Recipe.load(run, origin)

@@ -6,19 +6,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.infer.chains import Chains, LogDensity, SampledRun, Watch, Watcher
 from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
 from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
-from integrand.infer.nuts import Chains, LogDensity, SampledRun, Watch, Watcher, sample_nuts
+from integrand.infer.nuts import sample_nuts
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.methods.checkpoint import Checkpoint, WarmStart
-from integrand.methods.problem import Problem, one_draw
+from integrand.methods.problem import TRACED, Problem, one_draw
 from integrand.methods.watch import FinalWatch
 from integrand.posterior.conditional import Conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.targets import Counter
 
 # Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
-TRACED, _LEAST_TUNE = ("hmc", "mala", "metropolis", "slice"), 300
+_LEAST_TUNE = 300
 
 
 class Density(NamedTuple):
@@ -83,7 +84,7 @@ class Sampling:
             self.counter.gradients += result.evaluations
             self.counter.failures += result.failures
             return result
-        if sampler not in TRACED:  # nested sampling has no rounds of its own
+        if sampler in ("default", "nuts", "nested"):  # nested sampling has no rounds of its own
             common |= {"target_accept": self.target_accept, "max_depth": self.max_depth}
             return sample_nuts(density.at, starts, whitening, **common)
         from integrand.infer.samplers import sample_traced
@@ -230,7 +231,7 @@ class Sampling:
             self.problem.model.names,
             target_ess=self.settings.target_ess,
             rejections=self.counter.failures,
-            evaluations=self.counter.gradients,
+            evaluations=self.counter.gradients + self.counter.values,
             max_depth=self.max_depth,
             ended="interrupted" if self.interrupted else "" if reached else "budget",
         )
@@ -261,5 +262,4 @@ class Sampling:
 
     def over_time(self) -> bool:
         """Whether the minutes are used up."""
-        minutes = self.settings.max_minutes
-        return minutes is not None and self.clock.elapsed > 60.0 * minutes
+        return self.problem.over_time

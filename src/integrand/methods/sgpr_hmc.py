@@ -15,8 +15,9 @@ samplings, which needs fewer samplings for the same Z. `paper_schedule.py` has t
 
 import numpy as np
 
+from integrand.infer.chains import Chains, SampledRun
+from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening, whitening_from_draws
-from integrand.infer.nuts import Chains, SampledRun
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import Round, WarmStart
@@ -32,6 +33,13 @@ from integrand.targets import CollapsedTarget, density, likelihood
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS = 16
 INDUCING_STEPS = 25
+
+_OF_A_SAMPLE = Finding(
+    "sample",
+    True,
+    "Time was up before all rows had a say: these draws are from what a sample of the rows says of them.",
+    "Allow more minutes, or resume the run.",
+)
 
 
 def fit(problem: Problem) -> Posterior:
@@ -69,10 +77,12 @@ class _Fit:
         # Return: where there is no time for chains of their own, the draws of the last round are from this Z.
         density = self.density(path[-1], whitening, final=True)
         chains = self.latest if sampling.interrupted else sampling.final_draws(density, whitening, self.latest)
+        if self.grown is not None and chains is not None and chains is self.latest:
+            sampling.findings.append(_OF_A_SAMPLE)
         chains = sampling.or_one(chains, density, start.phi)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
-        conditional = sparse_conditional(self.problem.model, thinned, path[-1], self.problem.data, self.problem.jitter)
+        conditional = sparse_conditional(thinned, path[-1], (self.grown or self.target).factored)
         method = "sgpr-hmc" if self.move_Z else "sgpr-hmc-fixed-z"
         counts = {"rounds": len(path) - 1}
         if self.grown is not None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from integrand.errors import InputError
 from integrand.likelihoods import Gaussian, Likelihood
-from integrand.methods.problem import Problem, Settings, refuse_many_rows
+from integrand.methods.problem import TRACED, Problem, Settings, refuse_many_rows
 from integrand.posterior.posterior import Posterior
 
-THETA_SAMPLERS = ("nuts", "hmc", "mala", "metropolis", "slice", "nested")
+THETA_SAMPLERS = ("nuts", *TRACED, "nested")
 
 
 @dataclass(frozen=True)

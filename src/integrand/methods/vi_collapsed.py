@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Finding, Verdict, convergence, e_bfmi
 from integrand.infer.metric import Whitening
-from integrand.infer.nuts import Chains
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.infer.variational import GaussianFit, fit_gaussian
 from integrand.methods import watch
@@ -46,7 +46,7 @@ def vi_collapsed(problem: Problem) -> Posterior:
         fitted, chains = _fit(problem, sampling, evaluate, start.phi, start.Z.ravel())
         Z = fitted.nuisance.reshape(start.Z.shape)
         sampling.enter("conditional")
-        conditional = sparse_conditional(problem.model, sampling.thinned(chains), Z, problem.data, problem.jitter)
+        conditional = sparse_conditional(sampling.thinned(chains), Z, target.factored)
         path = np.array([start.Z, Z])
         return _posterior("vi-collapsed", problem, sampling, fitted, chains, conditional, start.phi, path)
 

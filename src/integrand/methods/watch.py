@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from integrand.infer.chains import Chains, Watch
 from integrand.infer.diagnostics import convergence
-from integrand.infer.nuts import Chains, Watch
 from integrand.progress import Progress
 
 FIRST_CHECK, CHECK_EVERY = 100, 25

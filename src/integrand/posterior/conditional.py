@@ -1,5 +1,6 @@
 """f at new inputs given one draw of θ, for a stack of draws: what prediction keeps and what it computes."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -8,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from integrand.bounds.collapsed import factorise, inducing_posterior
 from integrand.bounds.exact import factorise_exact
 from integrand.data.dataset import Dataset
 from integrand.linalg import Jitter, cholesky, triangular_inverse
 from integrand.model import Model
-from integrand.precision import float64_scope, in_float64
+from integrand.precision import in_float64
+from integrand.targets import Factored
 
 
 class SparseConditional(NamedTuple):
@@ -52,45 +53,20 @@ class VariationalConditional(NamedTuple):
 Conditional = SparseConditional | ExactConditional | VariationalConditional
 
 
-@partial(jax.jit, static_argnames=("model", "jitter"))
-def _sparse_factors(phi, Z, data: Dataset, model: Model, jitter: Jitter):
-    def program(phi, Z, data):
-        return inducing_posterior(factorise(model.gp(model.theta(phi)), Z, data, jitter))
-
-    return data.together(program, phi, Z)
-
-
 @partial(jax.jit, static_argnames="model")
 def _exact_factors(phi, X, y, model: Model):
     return factorise_exact(model.gp(model.theta(phi)), X, y)
 
 
-@in_float64
 def sparse_conditional(
-    model: Model,
     phis: Float[np.ndarray, "J P"],
     Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"],
-    data: Dataset,
-    jitter: Jitter,
+    factored: Callable[[np.ndarray, np.ndarray], Factored],
 ) -> SparseConditional:
-    """Factor the bound once more at each draw and keep q*(u)."""
+    """Factor the bound at each draw (`CollapsedTarget.factored`) and keep q*(u)."""
     each = Z if Z.ndim == 3 else [Z] * len(phis)
-    parts = [sparse_factors(model, np.asarray(phi), z, data, jitter) for phi, z in zip(phis, each, strict=True)]
-    m, LB = (np.array([p[i] for p in parts]) for i in range(2))
-    return SparseConditional(np.asarray(phis), np.asarray(Z), m, LB)
-
-
-def sparse_factors(
-    model: Model, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"], data: Dataset, jitter: Jitter
-) -> tuple[Float[np.ndarray, " M"], Float[np.ndarray, "M M"]]:
-    """q*(u) at one θ, whitened."""
-
-    def run() -> tuple[np.ndarray, np.ndarray]:
-        with float64_scope():
-            q = _sparse_factors(phi, Z, data, model=model, jitter=jitter)
-            return np.asarray(q.m), np.asarray(q.LB)
-
-    return data.call("factors", phi, Z, run)
+    found = [factored(phi, z) for phi, z in zip(phis, each, strict=True)]
+    return SparseConditional(phis, Z, np.array([f.m for f in found]), np.array([f.LB for f in found]))
 
 
 @in_float64
@@ -109,7 +85,7 @@ def _explain(model: Model, jitter: Jitter, kind: type, draw: tuple[Array, Array,
     K = gp.kernel(inputs, X)
     if kind is ExactConditional:
         return gp, gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
-    L, _ = cholesky(jitter.add_to(gp.kernel.gram(inputs), gp.kernel.diagonal(inputs)))
+    L, _ = cholesky(jitter.gram(gp.kernel, inputs))
     A = triangular_inverse(L) @ K
     if kind is SparseConditional:
         C = triangular_inverse(factor) @ A

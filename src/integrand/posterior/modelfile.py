@@ -19,8 +19,8 @@ from jaxtyping import Float
 from integrand.data.scaling import Standardiser
 from integrand.description import describe_model, model_from
 from integrand.errors import InputError, ModelFileError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Convergence, Finding, Verdict
-from integrand.infer.nuts import Chains
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior import tensorfile

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from integrand.data.checked import checked_matrix
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
+from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Verdict
-from integrand.infer.nuts import Chains
 from integrand.linalg import Jitter
 from integrand.model import Model, Parameter
 from integrand.posterior.conditional import Conditional

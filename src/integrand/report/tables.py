@@ -3,13 +3,12 @@
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from integrand.metrics import evaluate
 from integrand.model import Parameter
 from integrand.posterior.posterior import Posterior
-from integrand.precision import float64_scope, in_float64
+from integrand.precision import float64_scope
 from integrand.priors import Prior
 
 Row = dict[str, Any]
@@ -73,7 +72,7 @@ class Entry:
 
 def entries(posterior: Posterior) -> list[Entry]:
     """Every hyperparameter, in the order of `posterior.model.names`."""
-    names, optima, found = posterior.model.names, _optima(posterior), []
+    names, optima, found = posterior.model.names, posterior.theta_optimum, []
     for p in posterior.model.parameters:
         factor = np.broadcast_to(posterior.unit_factor(p), (p.size,))
         offset = posterior.unit_offset(p)
@@ -101,7 +100,7 @@ def relevances(posterior: Posterior) -> list[Row]:
     Rows have ``column`` (its number), ``label``, ``optimum`` and ``draws`` (all draws of 1 / lengthscale).
     """
     found = [p for p in posterior.model.parameters if p.shape and p.name.split(".")[-1] == "lengthscale"]
-    rows, optima = [], _optima(posterior)
+    rows, optima = [], posterior.theta_optimum
     for p in found:
         part = p.name.rpartition(".")[0]
         draws = 1.0 / posterior.theta[p.name].reshape(-1, p.size)
@@ -189,12 +188,6 @@ def some_rows(X: Any, y: Any, most: int = MOST_ROWS) -> tuple[np.ndarray, np.nda
     X, y = np.asarray(X, float), np.asarray(y, float)
     picked = np.unique(np.linspace(0, len(X) - 1, min(most, len(X))).astype(int))
     return X[picked], y[picked]
-
-
-@in_float64
-def _optima(posterior: Posterior) -> dict[str, np.ndarray]:
-    """The optimised point by name, for standardised data."""
-    return {name: np.asarray(value) for name, value in posterior.model.theta(jnp.asarray(posterior.optimum)).items()}
 
 
 def _unit(posterior: Posterior, p: Parameter, i: int) -> str:

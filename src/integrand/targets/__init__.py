@@ -1,6 +1,6 @@
 """Log densities over the unconstrained hyperparameters φ (and u or Z), compiled once for each model and shape."""
 
-from integrand.targets.collapsed import CollapsedTarget
+from integrand.targets.collapsed import CollapsedTarget, Factored
 from integrand.targets.exact import ExactTarget
 from integrand.targets.joint import JointTarget
 from integrand.targets.program import (
@@ -18,6 +18,7 @@ __all__ = [
     "Counter",
     "Evaluation",
     "ExactTarget",
+    "Factored",
     "JointTarget",
     "compile_seconds",
     "density",

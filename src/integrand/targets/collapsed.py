@@ -3,13 +3,13 @@
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from integrand.bounds.collapsed import collapsed_bound
+from integrand.bounds.collapsed import bound_from_factors, collapsed_bound, factorise, inducing_posterior
 from integrand.data.dataset import Dataset
 from integrand.infer.threads import available_cores
 from integrand.infer.traced import Traced
@@ -33,9 +33,22 @@ def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
     return data.together(program, phi, Z)
 
 
-def _value(phi, Z, data: Dataset, model: Model, jitter: Jitter):
-    traces["value"] += 1
-    return data.together(_bound_at(model, jitter), phi, Z)
+class Factored(NamedTuple):
+    """L(θ, Z) and the q*(u) behind it, whitened (`InducingPosterior`)."""
+
+    log_likelihood: float
+    m: Float[np.ndarray, " M"]
+    LB: Float[np.ndarray, "M M"]
+
+
+def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
+    traces["factored"] += 1
+
+    def program(phi, Z, data):
+        factors = factorise(model.gp(model.theta(phi)), Z, data, jitter)
+        return bound_from_factors(factors, data.n_rows), *inducing_posterior(factors)
+
+    return data.together(program, phi, Z)
 
 
 @functools.cache
@@ -77,18 +90,22 @@ class CollapsedTarget:
 
         return self.data.call("evaluate", phi, Z, run)
 
-    def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
-        """L(θ, Z) alone, at less than half the price."""
+    def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
+        """L(θ, Z) without gradients, at less than half the price, and q*(u), which costs nothing on top."""
 
-        def run() -> float:
+        def run() -> Factored:
             with float64_scope():
-                program = compiled(_value, ("model", "jitter"), self.threads(len(Z)))
+                program = compiled(_factored, ("model", "jitter"), self.threads(len(Z)))
                 out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
-                value = float(out)
+                value = float(out[0])
                 self.counter.add(bool(np.isfinite(value)), gradient=False)
-                return value
+                return Factored(value, np.asarray(out[1]), np.asarray(out[2]))
 
-        return self.data.call("value", phi, Z, run)
+        return self.data.call("factored", phi, Z, run)
+
+    def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
+        """L(θ, Z) alone."""
+        return self.factored(phi, Z).log_likelihood
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""

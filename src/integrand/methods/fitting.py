@@ -1,9 +1,9 @@
 """`fit`, which standardises the data and runs a method of the table, and `resume`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,13 +18,17 @@ from integrand.kernels.base import Kernel
 from integrand.likelihoods import LIKELIHOODS, Gaussian, Likelihood
 from integrand.linalg import Jitter
 from integrand.methods.origin import InMemory, OnDisk, Origin
+from integrand.methods.problem import Settings
 from integrand.methods.recipe import Recipe, opened, settings_from
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.storage import RUN, RunDirectory
 from integrand.presets import DEFAULT
+from integrand.priors import Prior
 from integrand.progress import Progress
+
+T = TypeVar("T")
 
 # Rows of a process that take no more stay in memory; those of a larger table are read from disk at every pass.
 MEMORY = 2**30
@@ -65,7 +69,8 @@ def fit(
         One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
     likelihood
         Of y given f: `gaussian`, `student-t`, `bernoulli` (y is 0 or 1), `poisson` (counts), or an object such as
-        `StudentT(df=7)`. All but the first need a method that does not collapse u, such as `joint-hmc` or `svgp`.
+        `integrand.likelihoods.StudentT(df=7)`. All but the first need a method that does not collapse u, such as
+        `joint-hmc` or `svgp`.
     columns
         Names of the columns of X.
     scaler
@@ -79,7 +84,9 @@ def fit(
     strict
         Raise NotConvergedError if the verdict is bad.
     progress
-        True for progress bars on standard error.
+        True for progress bars on standard error, or an object that is told of it (`integrand.progress.Progress`).
+    jitter
+        What is added to the diagonal of k(Z, Z).
     ranks
         The processes that fit together, from `join()`; every one of them calls `fit`. Arrays are then the rows of this
         process alone; of rows on disk each process reads its part. All get the same posterior, only rank 0 writes.
@@ -90,9 +97,7 @@ def fit(
     settings
         Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, ...
     """
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
-    chosen, observed = settings_from(settings), _likelihood(likelihood)
+    chosen, observed = checked_request(method, likelihood, run_dir is not None, settings)
     if ranks is None and not isinstance(X, RowsOnDisk):
         X, y = checked_rows(X, y)
         observed.check_y(y)
@@ -102,10 +107,10 @@ def fit(
         origin: Origin = InMemory(X, y)
         n_columns, low, high = X.shape[1], float(y.min()), float(y.max())
     else:
-        METHODS[method].check(method, chosen, observed, 0, run_dir is not None)
         METHODS[method].check_large(method, chosen)
         divided = seen is not None or not isinstance(X, RowsOnDisk)
-        part = own_part(_rows(X, y, columns), ranks, divided)
+        rows = _rows(X, y, columns) if ranks is None else ranks.all_or_none(lambda: _rows(X, y, columns))
+        part = own_part(rows, ranks, divided)
         seen = seen or overview(part, ranks, chosen.sample_rows, chosen.seed)
         scaler = seen.whole.standardiser() if scaler is None else scaler
         origin = OnDisk(part, seen.whole.n_rows, seen.sample, memory, ranks)
@@ -122,20 +127,29 @@ def fit(
         _refuse_nothing_to_draw(model, origin.n_rows, low, high)
     start = None if Z is None else scaler.transform_X(np.asarray(Z, float))
     recipe = Recipe(method, model, scaler, chosen, jitter, origin, start)
-    if run_dir is None or (ranks is not None and not ranks.leads):
-        return recipe.carry_out(None, strict, progress if ranks is None or ranks.leads else False)
-    run = _new_run(Path(run_dir), recipe.header() | {"record": dict(record or {})})
-    try:
-        recipe.save(run)
-    except BaseException:
-        run.close()
-        raise
-    return recipe.carry_out(run, strict, progress)
+    leads = ranks is None or ranks.leads
+    run = None
+    if run_dir is not None:
+        header = recipe.header() | {"record": dict(record or {})}
+        run = _by_rank_0(lambda: _begun(Path(run_dir), header, recipe), ranks)
+    return recipe.carry_out(run, strict, progress if leads else False)
+
+
+def checked_request(
+    method: str, likelihood: Any, on_disk: bool, settings: Mapping[str, Any]
+) -> tuple[Settings, Likelihood]:
+    """Settings and likelihood, if the method exists and can do with them; before any row is looked at."""
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}: choose from {', '.join(METHODS)}")
+    chosen, observed = settings_from(settings), _likelihood(likelihood)
+    METHODS[method].check(method, chosen, observed, 0, on_disk)
+    return chosen, observed
 
 
 def resume(
     run_dir: str | Path,
     *,
+    rows: RowsOnDisk | None = None,
     strict: bool = False,
     progress: bool | Progress = False,
     ranks: Ranks | None = None,
@@ -144,38 +158,74 @@ def resume(
     """Go on with a fit from its run directory; `changes` are settings such as max_minutes or target_ess.
 
     With `ranks`, of which only rank 0 needs to see the directory, the rows on disk are divided among them anew: a run
-    may go on with another number of processes than it was begun with.
+    may go on with another number of processes than it was begun with. `rows` are for a run that was begun with arrays
+    of several processes: each gives its own again, `MappedRows(X, y)`.
     """
-    run = None if ranks is not None and not ranks.leads else RunDirectory.open(Path(run_dir))
+    leads = ranks is None or ranks.leads
+    run = _by_rank_0(lambda: RunDirectory.open(Path(run_dir)), ranks)
     try:
-        recipe = opened(run) if run is not None else None
-        if ranks is not None:
-            recipe = _recipe_of_all(recipe, ranks)
-        assert recipe is not None
+        recipe = _by_rank_0(lambda: opened(run, rows) if run is not None else None, ranks)
+        recipe = _alone(recipe) if ranks is None else _among(recipe, rows, ranks)
         recipe = dataclasses.replace(recipe, settings=settings_from(dataclasses.asdict(recipe.settings) | changes))
         recipe.check(True)
     except BaseException:
         if run is not None:
             run.close()
         raise
-    return recipe.carry_out(run, strict, progress if ranks is None or ranks.leads else False)
+    return recipe.carry_out(run, strict, progress if leads else False)
 
 
-def _recipe_of_all(recipe: Recipe | None, ranks: Ranks) -> Recipe:
+def _by_rank_0(work: Callable[[], T], ranks: Ranks | None) -> T | None:
+    """What rank 0 alone does; if it fails, all end with its error."""
+    return work() if ranks is None else ranks.all_or_none(lambda: work() if ranks.leads else None)
+
+
+def _begun(path: Path, header: Mapping[str, Any], recipe: Recipe) -> RunDirectory:
+    """A new run directory with all that a fit begins with."""
+    run = _new_run(path, header)
+    try:
+        recipe.save(run)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _alone(recipe: Recipe | None) -> Recipe:
+    """The recipe of one process, if it has all rows."""
+    assert recipe is not None
+    if isinstance(recipe.origin, OnDisk):
+        _refuse_other_rows(recipe.origin.rows.n_rows, recipe.origin.total)
+    return recipe
+
+
+def _among(recipe: Recipe | None, rows: RowsOnDisk | None, ranks: Ranks) -> Recipe:
     """Rank 0's recipe in all processes, each with its part of the rows."""
-    told = None
-    if recipe is not None:
+
+    def tell() -> list[Any] | None:
+        if recipe is None:
+            return None
         if not isinstance(recipe.origin, OnDisk):
             raise InputError("this run keeps its rows in its directory: resume it with one process")
         scaler = {name: np.asarray(value).tolist() for name, value in dataclasses.asdict(recipe.scaler).items()}
-        told = [recipe.header(), scaler, recipe.n_inducing]
-    header, scaler, n_inducing = ranks.exchange(told)[0]
-    rows = ranks.all_or_none(lambda: rows_from(header["rows"]))
+        return [recipe.header(), scaler, recipe.n_inducing]
+
+    header, scaler, n_inducing = ranks.exchange(ranks.all_or_none(tell))[0]
+    found = ranks.all_or_none(lambda: rows if rows is not None else rows_from(header["rows"]))
+    part = own_part(found, ranks, divided=rows is not None)
+    _refuse_other_rows(sum(ranks.exchange(part.n_rows)), header["total"])
     sample = recipe.origin.sample if recipe is not None and isinstance(recipe.origin, OnDisk) else np.zeros((0, 0))
-    origin = OnDisk(rows.part(ranks.rank, ranks.size), rows.n_rows, sample, header["memory"], ranks)
+    origin = OnDisk(part, header["total"], sample, header["memory"], ranks)
     if recipe is not None:
         return dataclasses.replace(recipe, origin=origin)
     return Recipe.told(header, scaler, n_inducing, origin)
+
+
+def _refuse_other_rows(found: int, total: int) -> None:
+    if found != total:
+        raise InputError(
+            f"the run was begun with {total} rows, here are {found}: give the rows of every process again, as rows="
+        )
 
 
 def _rows(X: Any, y: Any, columns: Sequence[str] | None) -> RowsOnDisk:
@@ -212,6 +262,8 @@ def _likelihood(value: Any) -> Likelihood:
         return value
     if value is None:
         return Gaussian()
+    if isinstance(value, Prior):
+        raise InputError(f"{value} is a prior: take the likelihood from integrand.likelihoods, or a name")
     if value not in LIKELIHOODS:
         raise InputError(f"there is no likelihood {value!r}: choose from {', '.join(LIKELIHOODS)}")
     return LIKELIHOODS[value]()
