@@ -34,7 +34,7 @@ class Jitter(NamedTuple):
         floored = jnp.maximum(variances, _FLOOR * jnp.mean(variances))
         return K + jnp.eye(K.shape[0], dtype=K.dtype) * (self.relative * floored + self.absolute)
 
-    def gram(self, kernel: Any, Z: AnyArray) -> AnyArray:
+    def gram(self, kernel: Any, Z: Array) -> Array:
         """Kmm: k(Z, Z) with jitter."""
         return self.add_to(kernel.gram(Z), kernel.diagonal(Z))
 
@@ -64,7 +64,7 @@ def transposed(A: Float[Array, "M K"]) -> Float[Array, "K M"]:
     return jax.lax.optimization_barrier(A.T)
 
 
-def from_whitened(Li: AnyArray, LiT: AnyArray, G: AnyArray) -> AnyArray:
+def from_whitened(Li: Array, LiT: Array, G: Array) -> Array:
     """The gradient for K = L Lᵀ of a function of A = L⁻¹ B, from G = (∂/∂A) Aᵀ (Murray 2016).
 
     -½ L⁻ᵀ (Φ + Φᵀ) L⁻¹, Φ the lower triangle of G with its diagonal halved.

@@ -17,14 +17,15 @@ from integrand.infer.metric import Whitening
 from integrand.infer.nuts import sample_nuts
 from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
 from integrand.methods.checkpoint import WarmStart
-from integrand.methods.corrected import Corrected, climb_by_sample
+from integrand.methods.corrected import Corrected, climb_theta
 from integrand.methods.optimised import sample_of, warm_start
 from integrand.methods.problem import Problem, starting_inducing
 from integrand.methods.sampling import Density
 from integrand.targets import CollapsedTarget, Factored, density, likelihood
 
-# Draws of θ that move Z, and as many that judge: each costs a pass over all rows.
-_MOVING = 4
+# A round, where each draw costs a pass over all rows: draws that move Z and as many that judge, L-BFGS steps, and how
+# many rounds there are at most.
+MOVING, STEPS, ROUNDS = 4, 5, 2
 # Draws of each chain that try a sample out, and the shares of accepted ones above which it is taken at once or at all.
 _TRIAL, _GOOD, _USABLE = 8, 0.5, 0.25
 # The smaller sample has this share of the rows that a sample has.
@@ -50,7 +51,7 @@ class Grown:
             return warm_start(self.problem, self.whole)
         phi = self.problem.model.start()
         Z, name = starting_inducing(self.problem, self.near, phi)
-        phi, Z, e = climb_by_sample(self.whole, self.near, (phi, Z), likelihood, move_Z=False)
+        phi, e = climb_theta(self.whole, self.near, (phi, Z), likelihood)
         return WarmStart(phi, Z, e.log_likelihood, name)
 
     def density(self, phi: np.ndarray, Z: np.ndarray, whitening: Whitening | None, exact: bool) -> Density:
@@ -60,9 +61,9 @@ class Grown:
         at, whole = self._anchor(phi, Z)
         corrected = Corrected(self.less, at, whole)
         if whitening is None:
-            return Density(lambda x: density(corrected.evaluate(x, Z)))
+            return Density(lambda x: density(corrected.evaluate(x)))
         if exact:
-            return Density(lambda x: density(corrected.evaluate(x, Z)), own=self._accepted(at, whole))
+            return Density(lambda x: density(corrected.evaluate(x)), own=self._accepted(at, whole))
         return Density(self._cheap(corrected, whitening))
 
     def factored(self, phi: np.ndarray, Z: np.ndarray) -> Factored:
@@ -83,19 +84,19 @@ class Grown:
     def _anchor(self, phi: np.ndarray, Z: np.ndarray) -> tuple:
         """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle."""
         if Z.tobytes() not in self._anchors:
-            mode, _, whole = climb_by_sample(self.whole, self.near, (phi, Z), density, move_Z=False, passes=6)
+            mode, whole = climb_theta(self.whole, self.near, (phi, Z), density, passes=6)
             self._anchors = {Z.tobytes(): ((mode, Z), whole)}
         return self._anchors[Z.tobytes()]
 
     def _cheap(self, corrected: Corrected, whitening: Whitening) -> LogDensity:
         """A sample's density with the gradient and the curvature that all rows have in the middle of the posterior."""
         bend = self._bend(corrected, whitening)
-        return lambda x: bend(x, *density(corrected.evaluate(x, corrected.Z)))
+        return lambda x: bend(x, *density(corrected.evaluate(x)))
 
     def _bend(self, corrected: Corrected, whitening: Whitening) -> Bend:
         def miss(x: np.ndarray) -> np.ndarray:
             whole = self.whole.evaluate(x, corrected.Z)
-            return whole.d_likelihood - corrected.evaluate(x, corrected.Z).d_likelihood
+            return whole.d_likelihood - corrected.evaluate(x).d_likelihood
 
         return bend_from_gradients(miss, corrected.phi, whitening)
 
@@ -135,19 +136,9 @@ class Grown:
     def _in_time(self, w: Watch) -> int | None:
         return w.chains.n_draws if self.problem.over_time else None
 
-    def averaged(self, phis: np.ndarray, Z: np.ndarray) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """1/J Σ_j L(θ_j, Z) as a function of Z to climb (equation (15)), corrected at Z for every draw."""
-        corrected = [Corrected(self.near, (phi, Z), self.whole.evaluate(phi, Z)) for phi in phis[:_MOVING]]
-
-        def f(x: np.ndarray):
-            found = [c.evaluate(c.phi, x.reshape(Z.shape)) for c in corrected]
-            return float(np.mean([e.log_likelihood for e in found])), np.mean([e.dZ for e in found], axis=0).ravel()
-
-        return f
-
     def judged(self, phis: np.ndarray, Z: np.ndarray) -> np.ndarray:
         """L(θ_j, Z) of all rows for the draws that judge."""
-        return np.array([self.whole.value(phi, Z) for phi in phis[:_MOVING]])
+        return np.array([self.whole.value(phi, Z) for phi in phis])
 
     def counts(self) -> dict[str, int]:
         """Passes over all rows that gave a mere value, and gradients of the samples."""

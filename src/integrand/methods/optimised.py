@@ -10,12 +10,16 @@ from integrand.errors import InputError, NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
 from integrand.infer.threads import one_blas_thread
 from integrand.methods.checkpoint import WarmStart
-from integrand.methods.corrected import Objective, climb_by_sample
+from integrand.methods.corrected import Objective, climb_with_all
 from integrand.methods.paper_schedule import paper_sgpr
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.targets import CollapsedTarget, ExactTarget, density, likelihood, penalised
+
+# Gradients of all rows, where there are many and a sample of them has climbed before: of a warm start, of its way on to
+# the mode, and of a method that only optimises.
+_WARM_PASSES, _MODE_PASSES, _OPTIMISER_PASSES = 60, 20, 200
 
 
 def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
@@ -65,12 +69,12 @@ def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) 
 
 
 def _warm_start_by_sample(problem: Problem, target: CollapsedTarget, to_mode: bool) -> WarmStart:
-    """The same with many rows: first on a sample of them, then corrected by all."""
+    """The same with many rows: first on a sample of them, then some steps with all."""
     near, alone = sample_of(problem)
     phi, Z, _, name = warm_start(alone, near, to_mode=False)
-    phi, Z, e = climb_by_sample(target, near, (phi, Z), likelihood)
+    phi, Z, e = climb_with_all(target, (phi, Z), likelihood, _WARM_PASSES)
     if to_mode:
-        _, Z, _ = climb_by_sample(target, near, (phi, Z), density, passes=6)
+        _, Z, _ = climb_with_all(target, (phi, Z), density, _MODE_PASSES)
     return WarmStart(phi, Z, e.log_likelihood, name)
 
 
@@ -135,7 +139,7 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
 def _climbed(
     problem: Problem, target: CollapsedTarget, phi: np.ndarray, k: int, objective: Objective
 ) -> tuple[np.ndarray, np.ndarray, Optimum, str]:
-    """The climb from one start; with many rows on a sample of them first, then corrected by all."""
+    """The climb from one start; with many rows on a sample of them first, then with all."""
     settings = problem.settings
     if not problem.grows:
         Z, name = starting_inducing(problem, target, phi, purpose=k)
@@ -143,7 +147,7 @@ def _climbed(
     near, alone = sample_of(problem)
     Z, name = starting_inducing(alone, near, phi, purpose=k)
     phi, Z, optimum = climb_theta_and_inducing(near, phi, Z, settings, settings.steps, objective)
-    phi, Z, e = climb_by_sample(target, near, (phi, Z), objective, passes=40)
+    phi, Z, e = climb_with_all(target, (phi, Z), objective, _OPTIMISER_PASSES)
     if not np.isfinite(e.log_likelihood):
         raise NumericalError("the bound of all rows is not finite where that of a sample is: use a larger jitter")
     return phi, Z, dataclasses.replace(optimum, value=objective(e)[0]), name

@@ -20,6 +20,7 @@ from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening, whitening_from_draws
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
+from integrand.methods import grown
 from integrand.methods.checkpoint import Round, WarmStart
 from integrand.methods.grown import Grown
 from integrand.methods.optimised import warm_start
@@ -31,8 +32,7 @@ from integrand.posterior.posterior import Posterior
 from integrand.targets import CollapsedTarget, density, likelihood
 
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
-MOVING_DRAWS = 16
-INDUCING_STEPS = 25
+MOVING_DRAWS, INDUCING_STEPS = 16, 25
 
 _OF_A_SAMPLE = Finding(
     "sample",
@@ -60,8 +60,11 @@ class _Fit:
     def __init__(self, problem: Problem, target: CollapsedTarget, move_Z: bool):
         self.problem, self.target, self.move_Z = problem, target, move_Z
         self.settings = problem.settings
-        # With very many rows a sample of them does the searching.
+        # With very many rows a sample of them does the searching, and all rows are asked more seldom.
         self.grown = Grown(problem, target) if problem.grows else None
+        self.moving, self.steps, self.most_rounds = MOVING_DRAWS, INDUCING_STEPS, self.settings.max_rounds
+        if self.grown is not None:
+            self.moving, self.steps, self.most_rounds = grown.MOVING, grown.STEPS, min(grown.ROUNDS, self.most_rounds)
         one = (self.grown.near if self.grown else target).threads(problem.n_inducing) == 1
         parallel = available_cores() if one else 1
         self.sampling = Sampling(problem, target.counter, parallel)
@@ -124,7 +127,7 @@ class _Fit:
         whitening = saved[-1][1] if saved else self.metric(start.phi, start.Z)
         self.sampling.enter("rounds")
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
-        while not (done and done[-1].converged) and len(done) < self.settings.max_rounds and not self.saved.n_blocks:
+        while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
             result = self.draw_round(path[-1], whitening, len(done))
             self.latest, self.sampling.interrupted = result.chains, result.interrupted
             if self.sampling.interrupted or self.sampling.over_time():
@@ -161,17 +164,16 @@ class _Fit:
     def move_inducing(self, Z: np.ndarray, chains: Chains) -> Round:
         """Lines 11 and 18: climb 1/J Σ_j L(θ_j, Z) over Z, and judge the gain on draws that did not take part."""
         phis = chains.x.reshape(-1, chains.x.shape[2])
-        picked = phis[np.linspace(0, len(phis) - 1, min(2 * MOVING_DRAWS, len(phis))).astype(int)]
+        picked = phis[np.linspace(0, len(phis) - 1, min(2 * self.moving, len(phis))).astype(int)]
         moving, judging = picked[::2], picked[1::2]
         self.problem.progress.phase("move Z")
 
-        def all_rows(x: np.ndarray):
+        def f(x: np.ndarray):
             bounds, gradient = self.target.averaged(moving, x.reshape(Z.shape))
             return float(bounds.mean()), gradient.ravel()
 
-        f = all_rows if self.grown is None else self.grown.averaged(moving, Z)
         judged = (lambda phis, Z: self.target.averaged(phis, Z)[0]) if self.grown is None else self.grown.judged
-        Z_new = maximise_lbfgs(f, Z.ravel(), max_steps=INDUCING_STEPS).x.reshape(Z.shape)
+        Z_new = maximise_lbfgs(f, Z.ravel(), max_steps=self.steps).x.reshape(Z.shape)
         before, after = (judged(judging, z) for z in (Z, Z_new))
         gains = after - before
         gain, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
