@@ -80,7 +80,7 @@ def figure(ns: list[int], ts: list[float], exponent: float, path: Path) -> None:
     ax.loglog(ns, ts, "o-", color="#2a6f97")
     ax.set_xlabel("rows N")
     ax.set_ylabel("seconds for value and gradient")
-    ax.set_title(f"M = 200, D = 8, two cores: slope {exponent:.2f}")
+    ax.set_title(f"M = 200, D = 8, one core: slope {exponent:.2f}")
     ax.grid(True, which="both", alpha=0.3)
     fig.tight_layout()
     fig.savefig(path, dpi=150)

@@ -72,6 +72,17 @@ def test_the_posterior_is_the_same(cold, warm):
     np.testing.assert_allclose(a.sd, b.sd, rtol=0.05)
 
 
+def test_an_input_that_matters_not_at_all():
+    """ML-II sends its lengthscale to infinity, where the prior is hopeless: the chains must begin elsewhere."""
+    wide = np.column_stack([X, np.random.default_rng(9).standard_normal(N)])
+    settings = SOME | FIXED | {"Z": wide[:M], "max_draws": 60}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        here, wanted = (integrand.fit(wide, Y, **settings, **more) for more in (SAMPLED, {"grow": False}))
+    assert here.optimum[2] > 3.0 + here.chains.x[:, :, 2].mean()
+    assert_same_means(here.chains.x, wanted.chains.x)
+
+
 def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
     assert cold.counts["gradients"] > 500
     assert warm.counts["gradients"] < cold.counts["gradients"] / 10

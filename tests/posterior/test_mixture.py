@@ -6,7 +6,6 @@ from scipy import stats
 from scipy.integrate import quad
 
 from integrand.errors import InputError
-from integrand.posterior import mixture as module
 from integrand.posterior.mixture import GaussianMixture
 
 LEVELS = np.array([1e-12, 1e-6, 0.025, 0.3, 0.5, 0.8, 0.975, 1 - 1e-6, 1 - 1e-12])
@@ -248,7 +247,7 @@ def test_blocks_change_nothing(monkeypatch, elements):
         return np.concatenate([*per_y, [mixture.mean, mixture.variance]])
 
     expected = results()
-    monkeypatch.setattr(module, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.rows.BLOCK_ELEMENTS", elements)
     np.testing.assert_allclose(results(), expected, rtol=1e-12, atol=1e-13)
 
 

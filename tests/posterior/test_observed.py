@@ -11,7 +11,6 @@ from scipy.integrate import quad
 
 from integrand.errors import InputError
 from integrand.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
-from integrand.posterior import observed
 from integrand.posterior import observed_rows as module
 from integrand.posterior.mixture import GaussianMixture
 from integrand.posterior.observed import ObservedMixture
@@ -393,8 +392,8 @@ def test_blocks_change_nothing(monkeypatch, likelihood, elements):
         return np.concatenate([*per_y, [mixture.mean, mixture.variance]])
 
     expected = results()
-    monkeypatch.setattr(module, "BLOCK_ELEMENTS", elements)
-    monkeypatch.setattr(observed, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.rows.BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.observed_rows.BLOCK_ELEMENTS", elements)
     np.testing.assert_allclose(results(), expected, rtol=3e-8)
 
 

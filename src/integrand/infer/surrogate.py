@@ -77,11 +77,14 @@ def sample_with_surrogate(
     seed: Sequence[int],
     parallel: int = 1,
     watch: Watcher | None = None,
+    steps: Float[np.ndarray, " C"] | None = None,
 ) -> SampledRun:
     """Draw from exp(dear), one chain for each row of `starts`, moving by `cheap`.
 
-    Tuning needs no value of the dear density: the step size is that of the cheap one.
+    Tuning needs no value of the dear density: the step size is that of the cheap one. Where it is known from an earlier
+    run, `steps` has it for each chain and nothing is tuned.
     """
+    tune = tune if steps is None else 0
 
     def here(eta: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = cheap(whitening.to_x(eta))
@@ -90,7 +93,7 @@ def sample_with_surrogate(
         return value, gradient @ whitening.factor
 
     states = []
-    for start in starts:
+    for start, step in zip(starts, np.full(len(starts), 0.5) if steps is None else steps, strict=True):
         eta = whitening.to_eta(start)
         value, slope = here(eta)
         if not np.isfinite(value):
@@ -98,7 +101,7 @@ def sample_with_surrogate(
                 "the density of the sample is not finite where a chain should start: try fewer inducing points, or "
                 "all rows from the beginning (grow=False)"
             )
-        states.append(_State(eta, value, slope, None, np.log(0.5), 0))
+        states.append(_State(eta, value, slope, None, float(np.log(step)), 0))
     advance = functools.partial(_advance, here, dear, whitening, tune, tuple(seed))
     return run_side_by_side(advance, states, starts.shape[1], tune=tune, draws=draws, parallel=parallel, watch=watch)
 

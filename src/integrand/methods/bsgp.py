@@ -8,7 +8,6 @@ SG-HMC is its only sampler. Inducing points may trade places, so only θ is judg
 import numpy as np
 
 from integrand.infer.metric import Whitening
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.joint_hmc import theta_metric
 from integrand.methods.joint_start import joint_start
@@ -26,9 +25,8 @@ MOST_WORK, SPREAD = 2e12, 0.05
 def bsgp(problem: Problem) -> Posterior:
     """Warm start as `joint-hmc`, metric from the Hessian in (φ, Z) with v integrated out, then SG-HMC."""
     target = JointTarget(problem.model, problem.data, problem.jitter)
-    small = target.threads(problem.n_inducing) == 1
-    with one_blas_thread(small):
-        return _fit(problem, target, Sampling(problem, target.counter, available_cores() if small else 1))
+    with Sampling.of(problem, target.counter, target.threads(problem.n_inducing)) as sampling:
+        return _fit(problem, target, sampling)
 
 
 def _fit(problem: Problem, target: JointTarget, sampling: Sampling) -> Posterior:

@@ -7,7 +7,6 @@ judged. Every draw predicts with its own Z.
 
 import numpy as np
 
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.optimised import warm_start
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Density, Sampling
@@ -22,9 +21,8 @@ LEAST_TUNE = 150
 def fbgp(problem: Problem) -> Posterior:
     """Warm start as Algorithm 1, then NUTS over (φ, Z)."""
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    small = target.threads(problem.n_inducing) == 1
-    with one_blas_thread(small):
-        return _fit(problem, target, Sampling(problem, target.counter, available_cores() if small else 1))
+    with Sampling.of(problem, target.counter, target.threads(problem.n_inducing)) as sampling:
+        return _fit(problem, target, sampling)
 
 
 def joint_density(target: CollapsedTarget, n_theta: int, shape: tuple[int, int]) -> Density:

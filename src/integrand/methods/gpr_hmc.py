@@ -3,7 +3,6 @@
 N³ time a gradient, in closed form. This is what the sparse methods approximate.
 """
 
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.optimised import exact_warm_start
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Density, Sampling
@@ -19,9 +18,8 @@ def gpr_hmc(problem: Problem) -> Posterior:
     """Climb to the ML-II point, take the metric from the Hessian at the mode, and draw until converged."""
     problem.refuse_many_rows()
     target = ExactTarget(problem.model, problem.data)
-    small = target.threads == 1
-    with one_blas_thread(small):
-        return _fit(problem, target, Sampling(problem, target.counter, available_cores() if small else 1))
+    with Sampling.of(problem, target.counter, target.threads) as sampling:
+        return _fit(problem, target, sampling)
 
 
 def _fit(problem: Problem, target: ExactTarget, sampling: Sampling) -> Posterior:

@@ -17,7 +17,6 @@ from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.linalg import Jitter
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.problem import Problem
@@ -47,9 +46,7 @@ def fit_latent(
     """Draw (φ, ν) with a sampler that is made at a typical φ, and predict from each draw's f."""
     problem.refuse_many_rows()
     target = LaplaceTarget(problem.model, problem.data, problem.jitter)
-    small = target.threads == 1
-    with one_blas_thread(small):
-        sampling = Sampling(problem, target.counter, available_cores() if small else 1)
+    with Sampling.of(problem, target.counter, target.threads) as sampling:
         return _fit(problem, target, sampling, method, sampler)
 
 

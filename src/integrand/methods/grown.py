@@ -6,7 +6,7 @@ and none while they tune. Whether the sample is good enough for that is tried ou
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from integrand.data.dataset import Dataset, block_rows_for
 from integrand.infer.chains import LogDensity, SampledRun, Watch
 from integrand.infer.metric import Whitening
 from integrand.infer.nuts import sample_nuts
+from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.corrected import Corrected, climb_theta
@@ -30,6 +31,8 @@ MOVING, STEPS, ROUNDS = 4, 5, 2
 _TRIAL, _GOOD, _USABLE = 8, 0.5, 0.25
 # The smaller sample has this share of the rows that a sample has.
 _SMALLER = 0.25
+# L-BFGS steps of the sample on the way to the mode at a Z.
+_ANCHOR_STEPS = 100
 # Bytes of q*(u) that are kept of the values taken last.
 _KEPT_BYTES = 256 * 2**20
 
@@ -58,7 +61,7 @@ class Grown:
         """The sampled density at fixed Z as the sample has it, corrected: to first order without a whitening, to
         second with one. If `exact`, chains are accepted by all rows.
         """
-        at, whole = self._anchor(phi, Z)
+        at, whole = self._anchor((phi,) if whitening is None else (whitening.centre,), Z)
         corrected = Corrected(self.less, at, whole)
         if whitening is None:
             return Density(lambda x: density(corrected.evaluate(x)))
@@ -81,10 +84,19 @@ class Grown:
                 del self._seen[next(iter(self._seen))]
         return found
 
-    def _anchor(self, phi: np.ndarray, Z: np.ndarray) -> tuple:
-        """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle."""
+    def _anchor(self, starts: Sequence[np.ndarray], Z: np.ndarray) -> tuple:
+        """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle.
+
+        The sample climbs first, from the best of some starts: where ML-II ran away, the prior's medians are better.
+        """
         if Z.tobytes() not in self._anchors:
-            mode, whole = climb_theta(self.whole, self.near, (phi, Z), density, passes=6)
+
+            def of_sample(phi: np.ndarray) -> tuple[float, np.ndarray]:
+                return density(self.near.evaluate(phi, Z))
+
+            start = max((*starts, self.problem.model.start()), key=lambda phi: of_sample(phi)[0])
+            mode = maximise_lbfgs(of_sample, start, max_steps=_ANCHOR_STEPS).x
+            mode, whole = climb_theta(self.whole, self.near, (mode, Z), density)
             self._anchors = {Z.tobytes(): ((mode, Z), whole)}
         return self._anchors[Z.tobytes()]
 
@@ -110,26 +122,27 @@ class Grown:
         def own(starts: np.ndarray, whitening: Whitening, **options) -> SampledRun:
             trial: dict[str, Any] = {"tune": options["tune"], "draws": _TRIAL, "seed": [*options["seed"], 9]}
             trial |= {"parallel": options["parallel"], "watch": self._in_time}
-            best: tuple[float, LogDensity | None, np.ndarray] = (0.0, None, starts)
+            best: tuple[float, LogDensity | None, SampledRun | None] = (0.0, None, None)
             for sample in (self.less, self.near):
                 cheap = self._cheap(Corrected(sample, at, whole), whitening)
                 tried = sample_with_surrogate(cheap, dear, starts, whitening, **trial)
                 accepted = float(tried.chains.acceptance.mean()) if tried.chains.n_draws else 0.0
                 if accepted > best[0]:
-                    best = accepted, cheap, tried.chains.x[:, -1]
+                    best = accepted, cheap, tried
                 if tried.interrupted or self.problem.over_time:
                     self.taken = "ended while samples were tried out"
                     return tried._replace(failures=0)
                 if accepted >= _GOOD:
                     break
-            accepted, cheap, ends = best
-            if cheap is None or accepted < _USABLE:
+            accepted, cheap, tried = best
+            if cheap is None or tried is None or accepted < _USABLE:
                 self.taken = f"a sample's proposals were accepted too seldom ({accepted:.2f}): NUTS on all rows"
                 options["parallel"] = 1
                 return sample_nuts(lambda x: density(self.whole.evaluate(x, Z)), starts, whitening, **options)
             self.taken = f"chains moved by a sample, {accepted:.2f} of the moves accepted by all rows"
-            # Values that failed are counted where they are taken.
-            return sample_with_surrogate(cheap, dear, ends, whitening, **options)._replace(failures=0)
+            # On from where the trial has ended; values that failed are counted where they are taken.
+            ends, steps = tried.chains.x[:, -1], tried.chains.step_size[:, -1]
+            return sample_with_surrogate(cheap, dear, ends, whitening, steps=steps, **options)._replace(failures=0)
 
         return own
 

@@ -21,7 +21,6 @@ from integrand.errors import InputError
 from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.joint_start import joint_start, kept_surrogate, laplace_candidate, log_evidence
 from integrand.methods.minibatch import minibatch_draws
@@ -39,9 +38,7 @@ PAPER_LEAPFROG, PAPER_ACCEPT = 10, 0.8
 def joint_hmc(problem: Problem) -> Posterior:
     """Warm start, metric from the Hessian at the mode, draws until θ has converged."""
     target = JointTarget(problem.model, problem.data, problem.jitter)
-    small = target.threads(problem.n_inducing) == 1
-    with one_blas_thread(small):
-        sampling = Sampling(problem, target.counter, available_cores() if small else 1)
+    with Sampling.of(problem, target.counter, target.threads(problem.n_inducing)) as sampling:
         if problem.settings.schedule == "paper":
             return _paper(problem, target, sampling)
         if problem.settings.sampler == "sghmc":

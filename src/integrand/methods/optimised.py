@@ -19,7 +19,7 @@ from integrand.targets import CollapsedTarget, ExactTarget, density, likelihood,
 
 # Gradients of all rows, where there are many and a sample of them has climbed before: of a warm start, of its way on to
 # the mode, and of a method that only optimises.
-_WARM_PASSES, _MODE_PASSES, _OPTIMISER_PASSES = 60, 20, 200
+_WARM_PASSES, _MODE_PASSES, _OPTIMISER_PASSES = 60, 60, 200
 
 
 def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
@@ -74,7 +74,9 @@ def _warm_start_by_sample(problem: Problem, target: CollapsedTarget, to_mode: bo
     phi, Z, _, name = warm_start(alone, near, to_mode=False)
     phi, Z, e = climb_with_all(target, (phi, Z), likelihood, _WARM_PASSES)
     if to_mode:
-        _, Z, _ = climb_with_all(target, (phi, Z), density, _MODE_PASSES)
+        # Where ML-II ran away (inputs that matter little), the way back to the prior is long, and the sample's to go.
+        mode, Z, _ = climb_theta_and_inducing(near, phi, Z, problem.settings, problem.settings.warm_steps, density)
+        _, Z, _ = climb_with_all(target, (mode, Z), density, _MODE_PASSES)
     return WarmStart(phi, Z, e.log_likelihood, name)
 
 
@@ -120,19 +122,19 @@ def fit_sparse(problem: Problem, with_prior: bool) -> Posterior:
     conditional = sparse_conditional(phi[None], Z, target.factored)
     clock.enter("")
     return Posterior(
-        method,
-        problem.model,
-        problem.scaler,
-        problem.jitter,
-        one_draw(phi, optimum.value),
-        conditional,
-        None,
-        phi,
-        _history(optimum, clock.elapsed),
-        Z[None],
-        dict(clock.seconds),
-        {"gradients": target.counter.gradients, "failures": target.counter.failures},
-        (f"Z started from {name}.", optimum.message.capitalize() + "."),
+        method=method,
+        model=problem.model,
+        scaler=problem.scaler,
+        jitter=problem.jitter,
+        chains=one_draw(phi, optimum.value),
+        conditional=conditional,
+        verdict=None,
+        optimum=phi,
+        history=_history(optimum, clock.elapsed),
+        Z_path=Z[None],
+        seconds=dict(clock.seconds),
+        counts={"gradients": target.counter.gradients, "failures": target.counter.failures},
+        notes=(f"Z started from {name}.", optimum.message.capitalize() + "."),
     )
 
 
@@ -172,19 +174,19 @@ def fit_exact(problem: Problem, with_prior: bool) -> Posterior:
     conditional = exact_conditional(problem.model, optimum.x[None], problem.data)
     clock.enter("")
     return Posterior(
-        "gpr-map" if with_prior else "gpr-ml2",
-        problem.model,
-        problem.scaler,
-        problem.jitter,
-        one_draw(optimum.x, optimum.value),
-        conditional,
-        None,
-        optimum.x,
-        _history(optimum, clock.elapsed),
-        None,
-        dict(clock.seconds),
-        {"gradients": target.counter.gradients, "failures": target.counter.failures},
-        (optimum.message.capitalize() + ".",),
+        method="gpr-map" if with_prior else "gpr-ml2",
+        model=problem.model,
+        scaler=problem.scaler,
+        jitter=problem.jitter,
+        chains=one_draw(optimum.x, optimum.value),
+        conditional=conditional,
+        verdict=None,
+        optimum=optimum.x,
+        history=_history(optimum, clock.elapsed),
+        Z_path=None,
+        seconds=dict(clock.seconds),
+        counts={"gradients": target.counter.gradients, "failures": target.counter.failures},
+        notes=(optimum.message.capitalize() + ".",),
     )
 
 

@@ -56,19 +56,19 @@ def paper_sgpr(problem: Problem) -> Posterior:
     conditional = sparse_conditional(phi[None], Z, target.factored)
     clock.enter("")
     return Posterior(
-        "ml2",
-        problem.model,
-        problem.scaler,
-        problem.jitter,
-        one_draw(phi, bound),
-        conditional,
-        None,
-        phi,
-        (BoundPoint("optimise", STEPS, clock.elapsed, bound, 0.0),),
-        Z[None],
-        dict(clock.seconds),
-        {"gradients": target.counter.gradients, "failures": target.counter.failures},
-        (f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."),
+        method="ml2",
+        model=problem.model,
+        scaler=problem.scaler,
+        jitter=problem.jitter,
+        chains=one_draw(phi, bound),
+        conditional=conditional,
+        verdict=None,
+        optimum=phi,
+        history=(BoundPoint("optimise", STEPS, clock.elapsed, bound, 0.0),),
+        Z_path=Z[None],
+        seconds=dict(clock.seconds),
+        counts={"gradients": target.counter.gradients, "failures": target.counter.failures},
+        notes=(f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."),
     )
 
 
@@ -152,19 +152,19 @@ def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
         ended="budget",
     )
     return Posterior(
-        "sgpr-hmc",
-        model,
-        problem.scaler,
-        problem.jitter,
-        chains,
-        conditional,
-        judged,
-        optimum,
-        tuple(history),
-        np.array([*path, Z]),
-        dict(clock.seconds),
-        {"gradients": counter.gradients, "failures": counter.failures, "rounds": len(path)},
-        (f"Z started from {name}.", "The paper's schedule: one chain, 100 final draws."),
+        method="sgpr-hmc",
+        model=model,
+        scaler=problem.scaler,
+        jitter=problem.jitter,
+        chains=chains,
+        conditional=conditional,
+        verdict=judged,
+        optimum=optimum,
+        history=tuple(history),
+        Z_path=np.array([*path, Z]),
+        seconds=dict(clock.seconds),
+        counts={"gradients": counter.gradients, "failures": counter.failures, "rounds": len(path)},
+        notes=(f"Z started from {name}.", "The paper's schedule: one chain, 100 final draws."),
     )
 
 

@@ -1,6 +1,7 @@
 """What every sampling method does alike: start chains, watch them, keep them on disk, and judge what they gave."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
 from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
 from integrand.infer.nuts import sample_nuts
 from integrand.infer.optimise import maximise_lbfgs
+from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import Checkpoint, WarmStart
 from integrand.methods.problem import TRACED, Problem, one_draw
 from integrand.methods.watch import FinalWatch
@@ -52,6 +54,13 @@ class Sampling:
         self.findings: list[Finding] = []  # what else the verdict has to say
         self.judged: Verdict | None = None  # by a method that judges its draws in its own way
         self.evidence: tuple[float, float] | None = None
+
+    @classmethod
+    @contextmanager
+    def of(cls, problem: Problem, counter: Counter, threads: int) -> Iterator["Sampling"]:
+        """The chains of a target that uses one thread, so that they run side by side, or all of them (0)."""
+        with one_blas_thread(threads == 1):
+            yield cls(problem, counter, available_cores() if threads == 1 else 1)
 
     def warm_start(self, climb: Callable[[], WarmStart]) -> WarmStart:
         """Where to begin: from the run directory, or climbed to and kept there."""
@@ -206,21 +215,21 @@ class Sampling:
         chains = chains._replace(x=chains.x[:, :, : self.n_theta])
         self.clock.enter("")
         return Posterior(
-            method,
-            problem.model,
-            problem.scaler,
-            problem.jitter,
-            chains,
-            conditional,
-            self.judged or self.verdict(chains),
-            optimum,
-            tuple(self.history),
-            Z_path,
-            dict(self.clock.seconds),
-            {"gradients": counter.gradients, "failures": counter.failures, "blocks": self.saved.n_blocks}
+            method=method,
+            model=problem.model,
+            scaler=problem.scaler,
+            jitter=problem.jitter,
+            chains=chains,
+            conditional=conditional,
+            verdict=self.judged or self.verdict(chains),
+            optimum=optimum,
+            history=tuple(self.history),
+            Z_path=Z_path,
+            seconds=dict(self.clock.seconds),
+            counts={"gradients": counter.gradients, "failures": counter.failures, "blocks": self.saved.n_blocks}
             | (counts or {}),
-            tuple(self.notes),
-            self.evidence,
+            notes=tuple(self.notes),
+            evidence=self.evidence,
         )
 
     def verdict(self, chains: Chains) -> Verdict:

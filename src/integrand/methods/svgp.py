@@ -65,19 +65,19 @@ def svgp(problem: Problem) -> Posterior:
     clock.enter("")
     history = [*bound_history(problem, found), BoundPoint("optimise", len(found.values), clock.elapsed, bound, 0.0)]
     return Posterior(
-        "svgp",
-        problem.model,
-        problem.scaler,
-        problem.jitter,
-        one_draw(x.phi, bound),
-        VariationalConditional(x.phi[None], x.Z, np.asarray(x.q.m)[None], np.asarray(x.q.S)[None]),
-        optimised(findings, problem.model.names, found.failures, len(found.values)),
-        x.phi,
-        tuple(history),
-        np.array([start.Z, x.Z]),
-        dict(clock.seconds),
-        {"gradients": len(found.values), "failures": found.failures},
-        tuple(notes),
+        method="svgp",
+        model=problem.model,
+        scaler=problem.scaler,
+        jitter=problem.jitter,
+        chains=one_draw(x.phi, bound),
+        conditional=VariationalConditional(x.phi[None], x.Z, np.asarray(x.q.m)[None], np.asarray(x.q.S)[None]),
+        verdict=optimised(findings, problem.model.names, found.failures, len(found.values)),
+        optimum=x.phi,
+        history=tuple(history),
+        Z_path=np.array([start.Z, x.Z]),
+        seconds=dict(clock.seconds),
+        counts={"gradients": len(found.values), "failures": found.failures},
+        notes=tuple(notes),
     )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Finding, Verdict, convergence, e_bfmi
 from integrand.infer.metric import Whitening
-from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.infer.variational import GaussianFit, fit_gaussian
 from integrand.methods import watch
 from integrand.methods.draws_of_q import draws_of_q
@@ -35,9 +34,7 @@ STATE = "gaussian"
 def vi_collapsed(problem: Problem) -> Posterior:
     """q(φ) and Z maximise the bound together, from the warm start of Algorithm 1."""
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    small = target.threads(problem.n_inducing) == 1
-    with one_blas_thread(small):
-        sampling = Sampling(problem, target.counter, available_cores() if small else 1)
+    with Sampling.of(problem, target.counter, target.threads(problem.n_inducing)) as sampling:
         start = sampling.warm_start(lambda: warm_start(problem, target))
 
         def evaluate(phi: np.ndarray, nuisance: np.ndarray) -> Evaluation:
@@ -55,8 +52,7 @@ def gpr_vi(problem: Problem) -> Posterior:
     """The same over the exact GP."""
     problem.refuse_many_rows()
     target = ExactTarget(problem.model, problem.data)
-    with one_blas_thread(target.threads == 1):
-        sampling = Sampling(problem, target.counter, available_cores() if target.threads == 1 else 1)
+    with Sampling.of(problem, target.counter, target.threads) as sampling:
         start = sampling.warm_start(lambda: exact_warm_start(problem, target))
         fitted, chains = _fit(problem, sampling, lambda phi, _: target.evaluate(phi), start.phi, np.zeros(0))
         sampling.enter("conditional")

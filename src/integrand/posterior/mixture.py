@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import erf, logsumexp, ndtr, ndtri
+from numpy.typing import ArrayLike
+from scipy.special import erf, logsumexp, ndtr
 
 from integrand.errors import InputError
-
-Array = NDArray[np.float64]
-
-# Elements of one (draws, points) temporary: the few alive at once fit a processor's cache.
-BLOCK_ELEMENTS = 32_768
-# Steps in which the root finder may use Newton; afterwards it halves the doubles left, at most 64 times.
-NEWTON_STEPS = 40
-RELATIVE_TOLERANCE = 1e-13
-
-
-def finite_array(value: ArrayLike, name: str) -> Array:
-    """Return ``value`` as float64; raise `InputError` naming ``name`` unless it is numeric and finite."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers: {error}") from error
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} has NaN or infinite entries; remove or replace them")
-    return array
+from integrand.posterior.gaussian_quantile import gaussian_quantile, standardised
+from integrand.posterior.rows import Array, RowMixture, checked_levels, finite_array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianMixture:
+class GaussianMixture(RowMixture):
     """Equal-weight mixture over J draws, separately at each of T rows.
 
     p_t(y) = 1/J Σ_j N(y; means[j, t], variances[j, t])
@@ -83,22 +65,9 @@ class GaussianMixture:
             out[rows] += ((self.means[:, rows] - mean[rows]) ** 2).mean(axis=0)
         return out
 
-    @property
-    def sd(self) -> Array:
-        """Standard deviation of the mixture, shape (T,)."""
-        return np.sqrt(self.variance)
-
     def cdf(self, y: ArrayLike) -> Array:
         """F(y) = 1/J Σ_j Φ((y - μ_j)/s_j) at y of shape (T,) or (K, T)."""
-        return self._at(y, lambda y, mu, s: ndtr(_standardised(y, mu, s)).mean(axis=0))
-
-    def pit(self, y: ArrayLike) -> Array:
-        """Probability integral transform F(y): uniform on (0, 1) when the prediction is calibrated."""
-        return self.cdf(y)
-
-    def density(self, y: ArrayLike) -> Array:
-        """p(y) at y of shape (T,) or (K, T); infinite on a point mass."""
-        return np.exp(self.log_density(y))
+        return self._at(y, lambda y, mu, s: ndtr(standardised(y, mu, s)).mean(axis=0))
 
     def log_density(self, y: ArrayLike) -> Array:
         """Log p(y) = log 1/J Σ_j N(y; μ_j, s_j²) at y of shape (T,) or (K, T)."""
@@ -123,22 +92,13 @@ class GaussianMixture:
         -------
         (T,) for a scalar p, else (P, T).
         """
-        p = finite_array(p, "p")
-        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
-            raise InputError("p must be a number or a list of numbers strictly between 0 and 1")
+        p = checked_levels(p)
         out = np.empty((p.size, self.means.shape[1]))
         for rows in self._row_blocks():
-            mu, s = self.means[:, rows], np.sqrt(self.variances[:, rows])
+            mu, s = self._components(rows)
             for k, level in enumerate(p.ravel()):
-                out[k, rows] = _quantile(float(level), mu, s)
+                out[k, rows] = gaussian_quantile(float(level), mu, s)
         return out[0] if p.ndim == 0 else out
-
-    def interval(self, level: float) -> tuple[Array, Array]:
-        """Central interval: the quantiles at (1 - level)/2 and (1 + level)/2, each (T,)."""
-        if not 0 < level < 1:
-            raise InputError(f"level must lie strictly between 0 and 1, got {level}")
-        lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
-        return lower, upper
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score ∫ (F(x) - 1{y ≤ x})² dx at y of shape (T,) or (K, T).
@@ -184,30 +144,9 @@ class GaussianMixture:
             raise InputError("noise_variance must not be negative")
         return GaussianMixture(self.means, self.variances + noise.reshape(len(noise), -1))
 
-    def _row_blocks(self) -> Iterator[slice]:
-        draws, rows = self.means.shape
-        step = max(1, BLOCK_ELEMENTS // draws)
-        return (slice(start, start + step) for start in range(0, rows, step))
-
-    def _at(self, y: ArrayLike, value: Callable[[Array, Array, Array], Array]) -> Array:
-        """Apply ``value(y, μ, s)``, which reduces the draws, at every y (T,) or (K, T), in blocks of rows."""
-        y = finite_array(y, "y")
-        if y.ndim not in (1, 2) or y.shape[-1] != self.means.shape[1]:
-            raise InputError(f"y has shape {y.shape}; its last length must be the {self.means.shape[1]} rows")
-        out = np.empty(y.shape)
-        grid, result = np.atleast_2d(y), np.atleast_2d(out)
-        for rows in self._row_blocks():
-            mu, s = self.means[:, rows], np.sqrt(self.variances[:, rows])
-            for k in range(len(grid)):
-                result[k, rows] = value(grid[k, rows], mu, s)
-        return out
-
-
-def _standardised(y: Array, mu: Array, s: Array) -> Array:
-    """(y - μ)/s; for s = 0 plus infinity from the point mass on, minus infinity before it."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        z = (y - mu) / s
-    return np.where(np.isnan(z), np.inf, z)
+    def _components(self, rows: slice) -> tuple[Array, Array]:
+        """Means and standard deviations (J, rows)."""
+        return self.means[:, rows], np.sqrt(self.variances[:, rows])
 
 
 def _log_normal(y: Array, mu: Array, s: Array) -> Array:
@@ -223,70 +162,3 @@ def _expected_absolute(m: Array, s: Array) -> Array:
         z = m / s
         value = np.sqrt(2 / np.pi) * s * np.exp(-0.5 * z**2) + m * erf(z / np.sqrt(2))
     return np.where(s > 0, value, np.abs(m))
-
-
-def _quantile(p: float, mu: Array, s: Array) -> Array:
-    """Solve F(q) = p for every column of μ and s (J, A): Newton inside a shrinking bracket.
-
-    For p > 1/2 the upper tail 1 - F is compared with 1 - p, so both ends keep their relative precision.
-    Newton acts on Φ⁻¹(F(q)), a straight line for one Gaussian.
-    """
-    sign, tail = (1.0, p) if p <= 0.5 else (-1.0, 1.0 - p)
-    of_components = mu + s * ndtri(p)
-    # Just below the smallest component quantile F cannot have reached p.
-    low, high = np.nextafter(of_components.min(axis=0), -np.inf), of_components.max(axis=0)
-    x, last = of_components.mean(axis=0), np.full(low.shape, np.inf)
-
-    stairs = ~(s > 0).any(axis=0)
-    # Only point masses: F climbs in steps of 1/J.
-    first = np.searchsorted(np.arange(1, len(mu) + 1) / len(mu), p)
-    high[stairs] = np.sort(mu[:, stairs], axis=0)[first]
-
-    active = np.flatnonzero(~stairs & (np.nextafter(low, np.inf) < high))
-    steps = 0
-    while active.size:
-        at, a, b = x[active], low[active], high[active]
-        value, slope = _tail_and_density(at, mu[:, active], s[:, active], sign)
-        solved = np.abs(value - tail) <= RELATIVE_TOLERANCE * tail
-        reached = solved | (value >= tail if sign > 0 else value <= tail)
-        a, b = np.where(reached, a, at), np.where(reached, at, b)
-        if steps < NEWTON_STEPS:
-            gap = ndtri(tail) - ndtri(value)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                move = sign * gap * np.exp(-0.5 * ndtri(value) ** 2) / (np.sqrt(2 * np.pi) * slope)
-            x[active] = _next_trial(at, a, b, move, np.abs(gap) < 0.5 * last[active])
-            last[active] = np.abs(gap)
-        else:
-            x[active] = _middle_double(a, b)
-        low[active], high[active] = a, b
-        active = active[~solved & (np.nextafter(a, np.inf) < b)]
-        steps += 1
-    return high
-
-
-def _tail_and_density(y: Array, mu: Array, s: Array, sign: float) -> tuple[Array, Array]:
-    """F(y), or 1 - F(y) for sign = -1, and the density of the part that is not point masses."""
-    z = _standardised(y, mu, s)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        density = np.where(s > 0, np.exp(-0.5 * z**2) / s, 0.0).mean(axis=0) / np.sqrt(2 * np.pi)
-    return ndtr(sign * z).mean(axis=0), density
-
-
-def _next_trial(x: Array, low: Array, high: Array, move: Array, improving: NDArray[np.bool_]) -> Array:
-    """Return x + move if that lies in (low, high) and moves have been improving, else the middle."""
-    # A move below the spacing of doubles: look at the neighbour, so that the bracket can close.
-    neighbour = np.nextafter(x, np.where(move > 0, np.inf, -np.inf))
-    trial = np.where(x + move == x, neighbour, x + move)
-    good = improving & (trial > low) & (trial < high)
-    return np.where(good, trial, low + 0.5 * (high - low))
-
-
-def _middle_double(low: Array, high: Array) -> Array:
-    """Return the double halfway from low to high when all doubles are counted in order."""
-    a, b = _ordinal(low.view(np.int64)), _ordinal(high.view(np.int64))
-    return _ordinal((a >> 1) + (b >> 1) + (a & b & 1)).view(np.float64)
-
-
-def _ordinal(bits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Map the bits of a double to its place among all doubles, and back."""
-    return np.where(bits >= 0, bits, np.iinfo(np.int64).min - bits)

@@ -25,7 +25,6 @@ from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior import tensorfile
 from integrand.posterior.conditional import ExactConditional, SparseConditional, VariationalConditional, draws_of
-from integrand.posterior.mixture import finite_array
 from integrand.posterior.modelformat import (
     FORMAT,
     HEADER,
@@ -40,6 +39,7 @@ from integrand.posterior.modelformat import (
     upgraded,
 )
 from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.posterior.rows import finite_array
 from integrand.posterior.storage import atomic_write
 from integrand.version import __version__
 
@@ -243,20 +243,20 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
     phases, index, bounds = header["phases"], own["history.index"].tolist(), own["history.bound"].tolist()
     history = tuple(BoundPoint(phases[p], step, *bound) for (p, step), bound in zip(index, bounds, strict=True))
     posterior = Posterior(
-        header["method"],
-        model,
-        Standardiser(own["scaler.x_mean"], own["scaler.x_sd"], *own["scaler.y"].tolist()),
-        Jitter(**{name: float(value) for name, value in header["jitter"].items()}),
-        Chains(*(own[name] for name in _DRAWS)),
-        conditional,
-        None if header["verdict"] is None else _verdict(header["verdict"]),
-        own["optimum"],
-        history,
-        own.get("Z_path"),
-        {name: float(value) for name, value in header["seconds"].items()},
-        header["counts"],
-        tuple(header["notes"]),
-        None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
+        method=header["method"],
+        model=model,
+        scaler=Standardiser(own["scaler.x_mean"], own["scaler.x_sd"], *own["scaler.y"].tolist()),
+        jitter=Jitter(**{name: float(value) for name, value in header["jitter"].items()}),
+        chains=Chains(*(own[name] for name in _DRAWS)),
+        conditional=conditional,
+        verdict=None if header["verdict"] is None else _verdict(header["verdict"]),
+        optimum=own["optimum"],
+        history=history,
+        Z_path=own.get("Z_path"),
+        seconds={name: float(value) for name, value in header["seconds"].items()},
+        counts=header["counts"],
+        notes=tuple(header["notes"]),
+        evidence=None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
     )
     ranges = None if header["feature_ranges"] is None else np.array(header["feature_ranges"], float)
     settings = {name: float(v) if v in NOT_FINITE else v for name, v in header["settings"].items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,13 @@ from scipy.special import logsumexp
 
 from integrand.errors import InputError
 from integrand.likelihoods import Likelihood, Numbers
-from integrand.posterior.mixture import BLOCK_ELEMENTS, Array, GaussianMixture, finite_array
+from integrand.posterior.mixture import GaussianMixture
 from integrand.posterior.observed_rows import ContinuousRow, CountsRow, average, continuous_quantile
+from integrand.posterior.rows import Array, RowMixture, checked_levels, finite_array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ObservedMixture:
+class ObservedMixture(RowMixture):
     """Equal-weight mixture over J draws of what is observed, separately at each of T rows.
 
     p_t(y) = 1/J Σ_j ∫ p(y | f, noise_j) N(f; means[j, t], variances[j, t]) df
@@ -61,8 +62,8 @@ class ObservedMixture:
     def mean(self) -> Array:
         """Mean of the mixture, 1/J Σ_j E_j[y], shape (T,)."""
         out = np.empty(self.means.shape[1])
-        for rows, f in self._row_blocks():
-            of_draws = np.asarray(self.likelihood.marginal_mean(*f))
+        for rows in self._row_blocks():
+            of_draws = np.asarray(self.likelihood.marginal_mean(*self._components(rows)))
             # Differences to one draw: a common offset such as 1e9 then costs no digits.
             base = np.where(np.isfinite(of_draws[0]), of_draws[0], 0.0)
             out[rows] = base + average(of_draws - base)
@@ -72,17 +73,13 @@ class ObservedMixture:
     def variance(self) -> Array:
         """Law of total variance, 1/J Σ_j Var_j[y] + 1/J Σ_j (E_j[y] - mean)², shape (T,)."""
         mean, out = self.mean, np.empty(self.means.shape[1])
-        for rows, f in self._row_blocks():
+        for rows in self._row_blocks():
+            f = self._components(rows)
             with np.errstate(over="ignore", invalid="ignore"):
                 between = np.square(self.likelihood.marginal_mean(*f) - mean[rows])
                 within = self.likelihood.marginal_variance(*f)
             out[rows] = np.where(np.isfinite(mean[rows]), average(within + between), np.inf)
         return out
-
-    @property
-    def sd(self) -> Array:
-        """Standard deviation of the mixture, shape (T,)."""
-        return np.sqrt(self.variance)
 
     @property
     def probability(self) -> Array:
@@ -96,14 +93,6 @@ class ObservedMixture:
         if self.likelihood.discrete and not self._binary:
             return self._each_row(y, lambda row, y: row.cdf(np.floor(y)))
         return self._at(y, lambda y, *f: average(self.likelihood.marginal_cdf(y, *f)))
-
-    def pit(self, y: ArrayLike) -> Array:
-        """Probability integral transform F(y); uniform on (0, 1) when calibrated, if y is continuous."""
-        return self.cdf(y)
-
-    def density(self, y: ArrayLike) -> Array:
-        """p(y) at y of shape (T,) or (K, T)."""
-        return np.exp(self.log_density(y))
 
     def log_density(self, y: ArrayLike) -> Array:
         """Log p(y), the log of the mean over draws, at y of shape (T,) or (K, T)."""
@@ -125,25 +114,16 @@ class ObservedMixture:
         -------
         (T,) for a scalar p, else (P, T).
         """
-        p = finite_array(p, "p")
-        if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
-            raise InputError("p must be a number or a list of numbers strictly between 0 and 1")
+        p = checked_levels(p)
         levels, out = p.reshape(-1, 1), np.empty((p.size, self.means.shape[1]))
         if self._binary:
             out[:] = self.cdf(np.zeros(out.shape[1])) < levels
         elif self.likelihood.discrete:
             out[:] = self._each_row(np.broadcast_to(levels, out.shape), lambda row, p: row.quantile(p))
         else:
-            for rows, f in self._row_blocks():
-                out[:, rows] = continuous_quantile(self.likelihood, levels, *f)
+            for rows in self._row_blocks():
+                out[:, rows] = continuous_quantile(self.likelihood, levels, *self._components(rows))
         return out[0] if p.ndim == 0 else out
-
-    def interval(self, level: float) -> tuple[Array, Array]:
-        """Central interval: the quantiles at (1 - level)/2 and (1 + level)/2, each (T,)."""
-        if not 0 < level < 1:
-            raise InputError(f"level must lie strictly between 0 and 1, got {level}")
-        lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
-        return lower, upper
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score ∫ (F(x) - 1{y ≤ x})² dx at y of shape (T,) or (K, T).
@@ -168,28 +148,15 @@ class ObservedMixture:
     def _binary(self) -> bool:
         return self.likelihood.largest == 1
 
-    def _row_blocks(self) -> Iterator[tuple[slice, tuple[Array, Array, Array]]]:
-        """Blocks of rows, and the means, variances (J, rows) and noise (J, 1) there."""
-        draws, rows = self.means.shape
-        step = max(1, BLOCK_ELEMENTS // draws)
-        for start in range(0, rows, step):
-            some = slice(start, start + step)
-            yield some, (self.means[:, some], self.variances[:, some], self.noise[:, None])
+    def _components(self, rows: slice) -> tuple[Array, Array, Array]:
+        """Means, variances (J, rows) and noise (J, 1)."""
+        return self.means[:, rows], self.variances[:, rows], self.noise[:, None]
 
     def _at_observed(self, y: ArrayLike, reduce: Callable[[Numbers], Array]) -> Array:
         """Apply ``reduce`` to the log p_j(y) of all draws, at every y that can be an observation."""
         y = finite_array(y, "y")
         self.likelihood.check_y(y)
         return self._at(y, lambda y, *f: reduce(self.likelihood.marginal_log_prob(y, *f)))
-
-    def _at(self, y: ArrayLike, value: Callable[..., Array]) -> Array:
-        """Apply ``value(y, mean, variance, noise)``, which reduces the draws, at every y, in blocks of rows."""
-        y, out = self._checked(y)
-        grid, result = np.atleast_2d(y), np.atleast_2d(out)
-        for rows, f in self._row_blocks():
-            for k in range(len(grid)):
-                result[k, rows] = value(grid[k, rows], *f)
-        return out
 
     def _each_row(self, y: ArrayLike, value: Callable[[Any, Array], Array]) -> Array:
         """Apply ``value(row, y)`` to all values (K,) of a row, row by row."""
@@ -200,9 +167,3 @@ class ObservedMixture:
             row = kind(self.likelihood, self.means[:, t], self.variances[:, t], self.noise)
             result[:, t] = value(row, grid[:, t])
         return out
-
-    def _checked(self, y: ArrayLike) -> tuple[Array, Array]:
-        y = finite_array(y, "y")
-        if y.ndim not in (1, 2) or y.shape[-1] != self.means.shape[1]:
-            raise InputError(f"y has shape {y.shape}; its last length must be the {self.means.shape[1]} rows")
-        return y, np.empty(y.shape)

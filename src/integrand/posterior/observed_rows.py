@@ -11,7 +11,7 @@ from scipy.optimize.elementwise import find_root
 from scipy.special import ndtri
 
 from integrand.likelihoods import Likelihood, Numbers
-from integrand.posterior.mixture import BLOCK_ELEMENTS, Array
+from integrand.posterior.rows import BLOCK_ELEMENTS, Array
 
 # Nodes of one panel of an integral or a sum, and how many panels the means of f are divided into at most.
 PANEL_NODES = 10

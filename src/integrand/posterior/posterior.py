@@ -32,7 +32,7 @@ class BoundPoint(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Posterior:
     """Draws of θ (one, for methods that optimise), inducing inputs, and what they predict.
 

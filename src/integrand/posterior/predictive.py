@@ -68,7 +68,7 @@ class Predictive:
 
     def interval(self, level: float) -> tuple[Float[np.ndarray, " T"], Float[np.ndarray, " T"]]:
         """Central interval that holds `level` of the mixture at each row."""
-        lower, upper = self.quantile(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+        lower, upper = self._by_rows(lambda mixture: np.array(mixture.interval(level)))
         return lower, upper
 
     def cdf(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " T"]:
