@@ -1,6 +1,6 @@
 """The cost model of a gradient, fitted to the measurements of `run.py`, its error, what it says, and the figure.
 
-    python benchmarks/scale/cost.py [--out docs/scale]
+    python benchmarks/scale/cost.py [--out docs/scale]      (writes measured.md and gradient.png there)
 
     seconds = a N M² / P + b N M / P + c M³ + d + (P > 1) (e + f M²)        one core a process, rows in memory
 
@@ -86,6 +86,43 @@ def figure(ns: list[int], ts: list[float], exponent: float, path: Path) -> None:
     fig.savefig(path, dpi=150)
 
 
+def speedups(rows: list[dict]) -> str:
+    """Two processes on a core each against one on one core, the smallest of interleaved repeats."""
+    one, two = (
+        min(min(r["seconds"]) for r in rows if r["what"] == "processes" and r["processes"] == p) for p in (1, 2)
+    )
+    seen = f"{one:.2f} s, {two:.2f} s: {one / two:.2f} x"
+    return f"| `processes` | N = 200 000, M = 300: one process on a core, two on a core each | {seen} |"
+
+
+def others(rows: list[dict]) -> list[str]:
+    """Rows of the table for what is measured once."""
+    lines = []
+    for r in rows:
+        if r["what"] == "disk":
+            lines.append(
+                f"| `disk` | N = {r['rows']:.0e}, M = {r['inducing']}, rows read at every pass, two processes | "
+                f"gradient {min(r['seconds']):.1f} s, value {min(r['values']):.1f} s, "
+                f"{max(r['memory_mb']):.0f} MB a process |"
+            )
+        if r["what"] == "passes":
+            how = "a sample searches" if r["grown"] else "all rows from the start"
+            counts = r["passes"]
+            lines.append(
+                f"| `passes` | N = {r['rows']}, M = {r['inducing']}, fixed Z, {how} | {counts['gradients']} gradients, "
+                f"{counts.get('values', 0)} values, {r['total_seconds']:.0f} s. {r['verdict'].splitlines()[0]} |"
+            )
+        if r["what"] == "fit":
+            facts, counts, minutes = r["facts"], r["facts"]["counts"], r["seconds"] / 60
+            lines.append(
+                f"| `fit` | N = {r['rows']:.0e}, D = 8, M = 200, `sgpr-hmc`, two processes | {minutes:.0f} minutes, "
+                f"{max(r['memory_mb']):.0f} MB a process, {counts['gradients']} gradients and "
+                f"{counts['values']} values of all rows, {counts['sample_gradients']} gradients of samples. "
+                f"{' '.join(facts['verdict'].split())} |"
+            )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "scale")
@@ -94,23 +131,28 @@ def main() -> None:
     ns, ts, exponent = slope(rows)
     figure(ns, ts, exponent, given.out / "gradient.png")
     found, errors = fitted(rows)
-    lines = [f"slope of log time against log N at M = 200: {exponent:.3f}", ""]
-    lines += [f"{name:<10} {c:.3e} s" for name, c in zip(NAMES, found, strict=True)]
-    lines += [f"relative error: median {np.median(np.abs(errors)):.1%}, largest {np.max(np.abs(errors)):.1%}", ""]
     reading = read_seconds(rows, found)
-    lines += [f"reading a row from Parquet, a process: {reading:.2e} s", ""]
-    lines += ["rows      M    machines x cores   in memory   of it network   of it factors   read at every pass"]
+    lines = ["# Measured", "", f"Made by `benchmarks/scale/cost.py` of `measurements.jsonl`, {rows[-1]['date']}.", ""]
+    lines += ["| `WHAT=` | what | seen |", "|---|---|---|", speedups(rows)]
+    lines += [f"| `growth` | gradient against N at M = 200, one core | slope {exponent:.3f} on log-log axes |"]
+    lines += [*others(rows), "", "![seconds of a gradient against N](gradient.png)", "", "## Cost model", ""]
+    lines += ["| term | seconds |", "|---|--:|"]
+    lines += [f"| {name} | {c:.2e} |" for name, c in zip(NAMES, found, strict=True)]
+    lines += [f"| a row read from Parquet, for each process | {reading:.2e} |", ""]
+    lines += [f"Relative error: median {np.median(np.abs(errors)):.1%}, largest {np.max(np.abs(errors)):.1%}.", ""]
+    lines += ["Seconds of a gradient that it predicts (between machines with the assumptions of `cost.py`):", ""]
+    lines += ["| rows | M | machines x cores | rows in memory | of it network | of it M³ | read at every pass |"]
+    lines += ["|--:|--:|--:|--:|--:|--:|--:|"]
     for n, m, machines, cores in ASKED:
         p = machines * cores
         own = float(np.dot(found[:4], terms(n, m, p)[:4]))
         between = network(m, p) if machines > 1 else float(np.dot(found[4:], terms(n, m, p)[4:]))
-        lines.append(
-            f"{n:<9.0e} {m:<4} {machines:>5} x {cores:<8} {own + between:10.2f} s {between:13.3f} s"
-            f" {found[2] * m**3:13.3f} s {own + between + reading * n / p:17.2f} s"
-        )
+        cells = [f"{n:.0e}", f"{m}", f"{machines} x {cores}", f"{own + between:.2f}", f"{between:.3f}"]
+        cells += [f"{found[2] * m**3:.3f}", f"{own + between + reading * n / p:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     text = "\n".join(lines)
     print(text)
-    (given.out / "cost.txt").write_text(text + "\n")
+    (given.out / "measured.md").write_text(text + "\n")
 
 
 if __name__ == "__main__":

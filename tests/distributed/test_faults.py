@@ -171,7 +171,7 @@ def test_ctrl_c_ends_all(parts, tmp_path):
         for process in processes:
             os.kill(process.pid, signal.SIGINT)
         found = codes(processes, 60.0)
-    assert found == [0, 0], [told(tmp_path, rank) for rank in range(2)]
+    assert found == [130, 0], [told(tmp_path, rank) for rank in range(2)]
     assert "interrupted" in str(load_model(tmp_path / "model0").posterior.verdict)
     assert "rank 0 ends the fit" in last_line(tmp_path, 1)
 

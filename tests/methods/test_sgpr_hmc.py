@@ -111,7 +111,8 @@ def test_it_converges_and_says_so(posterior):
     assert x.shape[2] == posterior.model.n_theta == 4
     assert verdict.names == posterior.model.names
     assert float(arviz.ess(x[:, :, 0], method="bulk")) >= 400.0
-    assert verdict.evaluations == posterior.counts["gradients"]
+    # One value for each draw that predicts, beside the gradients.
+    assert verdict.evaluations == posterior.counts["gradients"] + len(posterior.conditional.phis)
 
 
 def test_what_it_tells_of_the_run(posterior):
