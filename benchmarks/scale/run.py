@@ -110,10 +110,12 @@ def fit(save, work: Path, n: int) -> None:
     command += ["--out", str(work / f"model-{n}.integrand"), "--run-dir", str(work / f"run-{n}"), "--json"]
     command += ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2"]
     began = time.monotonic()
-    ranks = [
-        subprocess.Popen([*command, "--rank", str(r)], stdout=subprocess.PIPE if r == 0 else None, text=True)
-        for r in (0, 1)
-    ]
+    cores, ranks = sorted(os.sched_getaffinity(0)), []
+    for r in (0, 1):
+        os.sched_setaffinity(0, {cores[r]})  # a core each, which a process inherits
+        out = subprocess.PIPE if r == 0 else None
+        ranks.append(subprocess.Popen([*command, "--rank", str(r)], stdout=out, text=True))
+    os.sched_setaffinity(0, cores)
     peaks = [0.0, 0.0]
     while ranks[0].poll() is None:
         peaks = [max(peak, peak_memory(p.pid)) for peak, p in zip(peaks, ranks, strict=True)]

@@ -38,7 +38,7 @@ class Bend(NamedTuple):
     def __call__(self, x: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """A value and gradient at x with the bend added."""
         delta = np.linalg.solve(self.factor, x - self.centre)
-        limit = 4.0 * len(x)
+        limit = 16.0 * len(x)
         Edelta, share = self.E @ delta, 1.0 / (1.0 + delta @ delta / limit)
         quadratic = float(delta @ Edelta)
         slope = share * Edelta - quadratic * share**2 / limit * delta
