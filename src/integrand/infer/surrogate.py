@@ -21,6 +21,8 @@ from integrand.infer.slots import Slot
 # Transitions of the cheap chain to a proposal, and leapfrog steps of one (drawn anew each time) at most.
 _TRANSITIONS, _MOST_LEAPS = 3, 8
 _TARGET_ACCEPT = 0.85
+# R² of a bend, for each coordinate.
+_REACH = 16.0
 
 Value = Callable[[Float[np.ndarray, " P"]], float]
 
@@ -28,7 +30,8 @@ Value = Callable[[Float[np.ndarray, " P"]], float]
 class Bend(NamedTuple):
     """What makes a density curve like another: δᵀEδ / 2 · 1 / (1 + |δ|² / R²), δ the whitened distance from a point.
 
-    Far from the point, where nothing is known of the other density, it tends to a constant.
+    Far from the point, where nothing is known of the other density, it tends to a constant. Draws are √P from the
+    centre; R² = 16 P keeps nearly all of the curvature there.
     """
 
     centre: Float[np.ndarray, " P"]
@@ -38,7 +41,7 @@ class Bend(NamedTuple):
     def __call__(self, x: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
         """A value and gradient at x with the bend added."""
         delta = np.linalg.solve(self.factor, x - self.centre)
-        limit = 16.0 * len(x)
+        limit = _REACH * len(x)
         Edelta, share = self.E @ delta, 1.0 / (1.0 + delta @ delta / limit)
         quadratic = float(delta @ Edelta)
         slope = share * Edelta - quadratic * share**2 / limit * delta
