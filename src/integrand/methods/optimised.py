@@ -10,7 +10,7 @@ from integrand.errors import InputError, NumericalError
 from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
 from integrand.infer.threads import one_blas_thread
 from integrand.methods.checkpoint import WarmStart
-from integrand.methods.corrected import Objective, climb_with_all
+from integrand.methods.corrected import Objective, Point, climb_with_all
 from integrand.methods.paper_schedule import paper_sgpr
 from integrand.methods.problem import Problem, Settings, one_draw, starting_inducing
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
@@ -19,7 +19,9 @@ from integrand.targets import CollapsedTarget, ExactTarget, density, likelihood,
 
 # Gradients of all rows, where there are many and a sample of them has climbed before: of a warm start, of its way on to
 # the mode, and of a method that only optimises.
-_WARM_PASSES, _MODE_PASSES, _OPTIMISER_PASSES = 60, 60, 200
+_WARM_PASSES, _MODE_PASSES, _OPTIMISER_PASSES = 60, 100, 200
+# Distance from the prior's medians, in φ, within which the mode is looked for.
+_REACH = 2.0
 
 
 def climb(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
@@ -74,10 +76,21 @@ def _warm_start_by_sample(problem: Problem, target: CollapsedTarget, to_mode: bo
     phi, Z, _, name = warm_start(alone, near, to_mode=False)
     phi, Z, e = climb_with_all(target, (phi, Z), likelihood, _WARM_PASSES)
     if to_mode:
-        # Where ML-II ran away (inputs that matter little), the way back to the prior is long, and the sample's to go.
-        mode, Z, _ = climb_theta_and_inducing(near, phi, Z, problem.settings, problem.settings.warm_steps, density)
-        _, Z, _ = climb_with_all(target, (mode, Z), density, _MODE_PASSES)
+        Z = _mode_of_all(problem, target, near, (phi, Z))
     return WarmStart(phi, Z, e.log_likelihood, name)
+
+
+def _mode_of_all(problem: Problem, target: CollapsedTarget, near: CollapsedTarget, at: Point) -> np.ndarray:
+    """Z at the mode of the sampled density.
+
+    Where ML-II ran away (inputs that matter little) the way back to the prior is long: it begins with φ held to what
+    the prior thinks possible, if that is better, and most of it is the sample's to go.
+    """
+    (phi, Z), middle = at, problem.model.start()
+    starts = (phi, np.clip(phi, middle - _REACH, middle + _REACH), middle)
+    best = max(starts, key=lambda x: near.evaluate(x, Z).log_density)
+    phi, Z, _ = climb_theta_and_inducing(near, best, Z, problem.settings, problem.settings.steps, density)
+    return climb_with_all(target, (phi, Z), density, _MODE_PASSES)[1]
 
 
 def sample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
