@@ -1,6 +1,5 @@
 """The scikit-learn contract of `SparseGPRegressor`, and that its results are in the user's units."""
 
-import importlib.util
 import pickle
 import subprocess
 import sys
@@ -368,12 +367,7 @@ def test_run_directory(data, sampled, tmp_path):
 
 # ---- files
 
-MODEL_FILES = pytest.mark.skipif(
-    importlib.util.find_spec("integrand.posterior.modelfile") is None, reason="model files are not written yet"
-)
 
-
-@MODEL_FILES
 @pytest.mark.parametrize("which", ["fitted", "sampled"])
 def test_save_and_load(which, data, request, tmp_path):
     estimator = request.getfixturevalue(which)
@@ -400,7 +394,6 @@ def test_save_and_load(which, data, request, tmp_path):
     assert (tmp_path / "again.ig").read_bytes() == (tmp_path / "model.ig").read_bytes()
 
 
-@MODEL_FILES
 def test_save_and_load_keep_names(data, tmp_path):
     (frame, target), _ = frames(*data)
     estimator = clone(CHEAP).fit(frame, target)

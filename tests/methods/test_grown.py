@@ -284,3 +284,18 @@ def test_growth_is_for_fits_that_ask_for_nothing_else(asked):
     few = {"sample_rows": 600, "grow": True}
     assert Problem(model, data, scaler, Settings(**few), sample=sample).grows
     assert not Problem(model, data, scaler, Settings(**(few | asked)), sample=sample).grows
+
+
+def test_arrays_that_no_file_keeps_are_given_again(tmp_path):
+    """A run knows how many rows it was begun with, and where to find them only if they are on disk."""
+    rows, settings = MappedRows(X[:300], Y[:300]), SOME | {"method": "sgpr-hmc-fixed-z", "Z": X[:M], "max_draws": 5}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        before = integrand.fit(rows, run_dir=tmp_path / "run", **settings)
+        with pytest.raises(integrand.InputError, match=r"again, as rows=MappedRows\(X, y\)"):
+            integrand.resume(tmp_path / "run")
+        with pytest.raises(integrand.InputError, match="begun with 300 rows, here are 299"):
+            integrand.resume(tmp_path / "run", rows=MappedRows(X[:299], Y[:299]))
+        after = integrand.resume(tmp_path / "run", rows=rows, max_draws=9)
+    assert after.chains.n_draws == 9
+    np.testing.assert_array_equal(after.chains.x[:, :5], before.chains.x)

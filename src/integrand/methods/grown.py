@@ -6,7 +6,7 @@ and none while they tune. Whether the sample is good enough for that is tried ou
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class Grown:
         """The sampled density at fixed Z as the sample has it, corrected: to first order without a whitening, to
         second with one. If `exact`, chains are accepted by all rows.
         """
-        at, whole = self._anchor((phi,) if whitening is None else (whitening.centre,), Z)
+        at, whole = self._anchor(phi if whitening is None else whitening.centre, Z)
         corrected = Corrected(self.less, at, whole)
         if whitening is None:
             return Density(lambda x: density(corrected.evaluate(x)))
@@ -84,17 +84,17 @@ class Grown:
                 del self._seen[next(iter(self._seen))]
         return found
 
-    def _anchor(self, starts: Sequence[np.ndarray], Z: np.ndarray) -> tuple:
+    def _anchor(self, phi: np.ndarray, Z: np.ndarray) -> tuple:
         """The mode at this Z, by all rows, and what they say there: a correction belongs in the posterior's middle.
 
-        The sample climbs first, from the best of some starts: where ML-II ran away, the prior's medians are better.
+        The sample climbs first, from φ or, where that is better (ML-II ran away), from the prior's medians.
         """
         if Z.tobytes() not in self._anchors:
 
             def of_sample(phi: np.ndarray) -> tuple[float, np.ndarray]:
                 return density(self.near.evaluate(phi, Z))
 
-            start = max((*starts, self.problem.model.start()), key=lambda phi: of_sample(phi)[0])
+            start = max((phi, self.problem.model.start()), key=lambda x: of_sample(x)[0])
             mode = maximise_lbfgs(of_sample, start, max_steps=_ANCHOR_STEPS).x
             mode, whole = climb_theta(self.whole, self.near, (mode, Z), density)
             self._anchors = {Z.tobytes(): ((mode, Z), whole)}
