@@ -15,12 +15,16 @@ from integrand.posterior.storage import RunDirectory
 
 
 class WarmStart(NamedTuple):
-    """The ML-II point, Z at the posterior's mode, the bound at the ML-II point, and the candidate Z started from."""
+    """The ML-II point, Z at the posterior's mode, the bound at the ML-II point, and the candidate Z started from.
+
+    `mode` is φ at that mode: where ML-II ran away, climbing at this Z from elsewhere can end in a worse one.
+    """
 
     phi: Float[np.ndarray, " P"]
     Z: Float[np.ndarray, "M D"]
     bound: float
     candidate: str
+    mode: Float[np.ndarray, " P"]
 
 
 class Round(NamedTuple):
@@ -50,13 +54,14 @@ class Checkpoint:
         if self.run is None or not self.run.has("warm_start"):
             return None
         arrays, meta = self.run.load("warm_start")
-        return WarmStart(arrays["phi"], arrays["Z"], meta["bound"], meta["candidate"])
+        mode = arrays.get("mode", arrays["phi"])  # runs of earlier versions have none
+        return WarmStart(arrays["phi"], arrays["Z"], meta["bound"], meta["candidate"], mode)
 
     def save_warm_start(self, start: WarmStart) -> None:
         """Keep what the warm start gave."""
         if self.run is not None:
             meta = {"bound": float(start.bound), "candidate": start.candidate}
-            self.run.save("warm_start", {"phi": start.phi, "Z": start.Z}, meta)
+            self.run.save("warm_start", {"phi": start.phi, "Z": start.Z, "mode": start.mode}, meta)
 
     def rounds(self) -> list[tuple[Round, Whitening]]:
         """The rounds that were finished, with the whitening after each."""

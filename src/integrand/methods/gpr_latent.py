@@ -74,7 +74,7 @@ def _climbed(problem: Problem, target: LaplaceTarget) -> WarmStart:
     """Climb Laplace's log q(y | θ); there is no Z."""
     steps = problem.settings.warm_steps
     climbed = maximise_lbfgs(lambda phi: likelihood(target.evaluate(phi)), problem.model.start(), max_steps=steps)
-    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "")
+    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "", climbed.x)
 
 
 def slices(problem: Problem, target: LaplaceTarget, phi: np.ndarray) -> LatentSampler:

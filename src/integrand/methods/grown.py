@@ -55,7 +55,7 @@ class Grown:
         phi = self.problem.model.start()
         Z, name = starting_inducing(self.problem, self.near, phi)
         phi, e = climb_theta(self.whole, self.near, (phi, Z), likelihood)
-        return WarmStart(phi, Z, e.log_likelihood, name)
+        return WarmStart(phi, Z, e.log_likelihood, name, phi)
 
     def density(self, phi: np.ndarray, Z: np.ndarray, whitening: Whitening | None, exact: bool) -> Density:
         """The sampled density at fixed Z as the sample has it, corrected: to first order without a whitening, to

@@ -89,7 +89,7 @@ def _paper(problem: Problem, target: JointTarget, sampling: Sampling) -> Posteri
     first = np.concatenate([phi, Z.ravel(), np.zeros(len(Z))])
     climbed = maximise_lbfgs(target.evaluate_with_Z, first, max_steps=PAPER_STEPS)
     phi, Z, v = target.split(climbed.x)
-    x, start = np.concatenate([phi, v]), WarmStart(phi, Z, log_evidence(target, phi, Z), name)
+    x, start = np.concatenate([phi, v]), WarmStart(phi, Z, log_evidence(target, phi, Z), name, phi)
     sampling.note_bound("warm start", 0, start.bound)
     sampling.enter("final")
     result = sample_traced(

@@ -51,7 +51,7 @@ def joint_start(problem: Problem, target: JointTarget) -> WarmStart:
             "the density is not finite anywhere the optimiser looked: look for extreme values in the data, use "
             "fewer inducing points, or a larger jitter"
         )
-    return WarmStart(phi, Z, log_evidence(target, phi, Z), name)
+    return WarmStart(phi, Z, log_evidence(target, phi, Z), name, phi)
 
 
 def log_evidence(target: JointTarget, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:

@@ -65,23 +65,25 @@ def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) 
         return _warm_start_by_sample(problem, target, to_mode)
     Z, name = starting_inducing(problem, target, phi)
     phi, Z, optimum = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, likelihood)
+    mode = phi
     if to_mode:
-        _, Z, _ = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, density)
-    return WarmStart(phi, Z, optimum.value, name)
+        mode, Z, _ = climb_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, density)
+    return WarmStart(phi, Z, optimum.value, name, mode)
 
 
 def _warm_start_by_sample(problem: Problem, target: CollapsedTarget, to_mode: bool) -> WarmStart:
     """The same with many rows: first on a sample of them, then some steps with all."""
     near, alone = sample_of(problem)
-    phi, Z, _, name = warm_start(alone, near, to_mode=False)
-    phi, Z, e = climb_with_all(target, (phi, Z), likelihood, _WARM_PASSES)
+    begun = warm_start(alone, near, to_mode=False)
+    phi, Z, e = climb_with_all(target, (begun.phi, begun.Z), likelihood, _WARM_PASSES)
+    mode = phi
     if to_mode:
-        Z = _mode_of_all(problem, target, near, (phi, Z))
-    return WarmStart(phi, Z, e.log_likelihood, name)
+        mode, Z = _mode_of_all(problem, target, near, (phi, Z))
+    return WarmStart(phi, Z, e.log_likelihood, begun.candidate, mode)
 
 
-def _mode_of_all(problem: Problem, target: CollapsedTarget, near: CollapsedTarget, at: Point) -> np.ndarray:
-    """Z at the mode of the sampled density.
+def _mode_of_all(problem: Problem, target: CollapsedTarget, near: CollapsedTarget, at: Point) -> Point:
+    """The mode of the sampled density over (φ, Z).
 
     Where ML-II ran away (inputs that matter little) the way back to the prior is long: it begins with φ held to what
     the prior thinks possible, if that is better, and most of it is the sample's to go.
@@ -90,7 +92,7 @@ def _mode_of_all(problem: Problem, target: CollapsedTarget, near: CollapsedTarge
     starts = (phi, np.clip(phi, middle - _REACH, middle + _REACH), middle)
     best = max(starts, key=lambda x: near.evaluate(x, Z).log_density)
     phi, Z, _ = climb_theta_and_inducing(near, best, Z, problem.settings, problem.settings.steps, density)
-    return climb_with_all(target, (phi, Z), density, _MODE_PASSES)[1]
+    return climb_with_all(target, (phi, Z), density, _MODE_PASSES)[:2]
 
 
 def sample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
@@ -104,7 +106,7 @@ def exact_warm_start(problem: Problem, target: ExactTarget) -> WarmStart:
     """Climb the exact log likelihood; there is no Z."""
     steps = problem.settings.warm_steps
     climbed = maximise_lbfgs(lambda phi: likelihood(target.evaluate(phi)), problem.model.start(), max_steps=steps)
-    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "")
+    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "", climbed.x)
 
 
 def starting_points(problem: Problem, restarts: int) -> list[Float[np.ndarray, " P"]]:

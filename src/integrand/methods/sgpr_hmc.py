@@ -76,13 +76,13 @@ class _Fit:
         sampling = self.sampling
         start = self.start = sampling.warm_start(self.climbed)
         path = [start.Z]
-        whitening = self.rounds(start, path) if self.move_Z else self.metric(start.phi, start.Z)
+        whitening = self.rounds(start, path) if self.move_Z else self.metric(start)
         # Return: where there is no time for chains of their own, the draws of the last round are from this Z.
         density = self.density(path[-1], whitening, final=True)
         chains = self.latest if sampling.interrupted else sampling.final_draws(density, whitening, self.latest)
         if self.grown is not None and chains is not None and chains is self.latest:
             sampling.findings.append(_OF_A_SAMPLE)
-        chains = sampling.or_one(chains, density, start.phi)
+        chains = sampling.or_one(chains, density, start.mode)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
         conditional = sparse_conditional(thinned, path[-1], (self.grown or self.target).factored)
@@ -96,7 +96,7 @@ class _Fit:
     def density(self, Z: np.ndarray, whitening: Whitening | None = None, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; where a sample searches, rounds draw from what it gives."""
         if self.grown is not None:
-            return self.grown.density(self.start.phi, Z, whitening, exact=final)
+            return self.grown.density(self.start.mode, Z, whitening, exact=final)
         return Density(lambda phi: density(self.target.evaluate(phi, Z)), lambda: self.target.traced(Z))
 
     def climbed(self) -> WarmStart:
@@ -109,12 +109,12 @@ class _Fit:
         Z, name = starting_inducing(self.problem, self.target, phi)
         f, steps = (lambda x: likelihood(self.target.evaluate(x, Z))), self.settings.warm_steps
         optimum = maximise_lbfgs(f, phi, max_steps=steps)
-        return WarmStart(optimum.x, Z, optimum.value, name)
+        return WarmStart(optimum.x, Z, optimum.value, name, optimum.x)
 
-    def metric(self, phi: np.ndarray, Z: np.ndarray) -> Whitening:
+    def metric(self, start: WarmStart) -> Whitening:
         """The Hessian of bound + prior + Jacobian at its own optimum, with Z fixed."""
         self.sampling.enter("metric")
-        return self.sampling.metric(self.density(Z), (phi, self.problem.model.start()))
+        return self.sampling.metric(self.density(start.Z), (start.mode, self.problem.model.start()))
 
     def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
         """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""
@@ -124,7 +124,7 @@ class _Fit:
             path.append(r.Z)
             self.sampling.target_accept = r.target_accept
             self.sampling.note_bound("round", len(path) - 1, r.bound, r.bound_error)
-        whitening = saved[-1][1] if saved else self.metric(start.phi, start.Z)
+        whitening = saved[-1][1] if saved else self.metric(start)
         self.sampling.enter("rounds")
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
         while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
