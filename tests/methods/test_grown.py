@@ -16,7 +16,8 @@ from integrand import ConvergenceWarning, Dataset
 from integrand.data.disk import MappedRows
 from integrand.data.scaling import Standardiser
 from integrand.data.survey import chosen_rows
-from integrand.methods import grown
+from integrand.methods import grown, sgpr_hmc
+from integrand.methods.checkpoint import WarmStart
 from integrand.methods.origin import InMemory
 from integrand.methods.problem import Problem, Settings
 from integrand.methods.table import METHODS
@@ -81,6 +82,23 @@ def test_an_input_that_matters_not_at_all():
         here, wanted = (integrand.fit(wide, Y, **settings, **more) for more in (SAMPLED, {"grow": False}))
     assert here.optimum[2] > 3.0 + here.chains.x[:, :, 2].mean()
     assert_same_means(here.chains.x, wanted.chains.x)
+
+
+@pytest.mark.parametrize("grow", [True, False])
+def test_chains_begin_at_the_mode_that_the_warm_start_found(grow, monkeypatch):
+    """At one Z θ has several modes (here: fine waves are signal, or noise); ML-II and the medians may lead to others."""
+    x = np.linspace(-3.0, 3.0, 600)
+    y = np.sin(x) + 0.6 * np.sin(12.0 * x) + 0.2 * np.random.default_rng(3).standard_normal(600)
+    Z = np.linspace(-1.7, 1.7, 40)[:, None]  # standardised
+    far, mode = np.array([4.0, 2.0, 0.0]), np.array([-1.9, 0.0, -1.4])
+    for module, name in ((grown.Grown, "warm_start"), (sgpr_hmc, "warm_start")):
+        monkeypatch.setattr(module, name, lambda *a, **k: WarmStart(far, Z, 0.0, "here", mode))
+    settings = SOME | {"n_inducing": 40, "round_draws": 8, "max_draws": 10, "grow": grow, "sample_rows": 300}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        p = integrand.fit(x[:, None], y, kernel=integrand.RBF(), **settings)
+    assert p.chains.log_density.mean() > -75.0  # elsewhere they have -103 or less
+    np.testing.assert_array_equal(p.optimum, far)
 
 
 def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
