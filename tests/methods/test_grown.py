@@ -86,7 +86,7 @@ def test_an_input_that_matters_not_at_all():
 
 @pytest.mark.parametrize("grow", [True, False])
 def test_chains_begin_at_the_mode_that_the_warm_start_found(grow, monkeypatch):
-    """At one Z θ has several modes (here: fine waves are signal, or noise); ML-II and the medians may lead to others."""
+    """At one Z θ has several modes (fine waves are signal, or noise); ML-II and the medians may lead to others."""
     x = np.linspace(-3.0, 3.0, 600)
     y = np.sin(x) + 0.6 * np.sin(12.0 * x) + 0.2 * np.random.default_rng(3).standard_normal(600)
     Z = np.linspace(-1.7, 1.7, 40)[:, None]  # standardised

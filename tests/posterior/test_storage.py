@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from integrand.errors import InputError, RunDirectoryError
+from integrand.files import atomic_write
 from integrand.posterior import storage
-from integrand.posterior.storage import RunDirectory, atomic_write
+from integrand.posterior.storage import RunDirectory
 
 HEADER = {"method": "sgpr-hmc", "seed": 3, "inducing": 100, "scales": [0.1, 1e-300, float("inf")], "name": "café"}
 ARRAYS = {

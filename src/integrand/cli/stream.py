@@ -1,7 +1,6 @@
 """Predictions for a Parquet file of any length: read, predict and write a block of rows at a time."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from integrand.errors import InputError
+from integrand.files import replacing
 
 Block = dict[str, np.ndarray]
 
@@ -61,18 +61,15 @@ def _readable(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
 @contextlib.contextmanager
 def block_writer(path: Path) -> Iterator[Callable[[Block], None]]:
     """Write blocks of columns to a Parquet or CSV file; it appears as a whole, or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp{os.urandom(4).hex()}")
-    writer = _Parquet(temporary) if path.suffix in (".parquet", ".pq") else _Csv(temporary, path.suffix == ".gz")
     try:
-        try:
+        with replacing(path) as temporary, contextlib.closing(_writer(temporary, path.suffix)) as writer:
             yield writer.write
-        finally:
-            writer.close()
-        os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def _writer(path: Path, suffix: str) -> "_Parquet | _Csv":
+    return _Parquet(path) if suffix in (".parquet", ".pq") else _Csv(path, packed=suffix == ".gz")
 
 
 class _Parquet:

@@ -4,7 +4,6 @@ A data set is a CSV file (or CSV in gzip) with a header row, the target in the l
 of the public source and nothing scaled. The library contains none of them; `catalogue` describes each.
 """
 
-import contextlib
 import csv
 import difflib
 import hashlib
@@ -12,7 +11,6 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-import uuid
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +18,7 @@ import numpy as np
 
 from integrand.data.catalogue import SOURCES, Mirror, Source, parse_table
 from integrand.errors import DataSourceError
+from integrand.files import replacing
 
 DIRECTORY_VARIABLE = "INTEGRAND_DATA"
 
@@ -106,23 +105,16 @@ def fetch(
             "by hand, or pass url= with the address of such a file"
         )
     path = folder / source.file_names[0]
-    part = folder / f".{source.name}.{uuid.uuid4().hex}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Opened before the download: an unwritable directory should not cost the user a transfer.
-        with part.open("x", encoding="utf-8", newline="") as file:
+        with replacing(path) as part, part.open("x", encoding="utf-8", newline="") as file:
             table = _first_good(source, mirrors, timeout)
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(source.columns)
             writer.writerows([repr(value) for value in row] for row in table.tolist())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
     except OSError as error:
         raise DataSourceError(f"cannot write {path}: {error}. Choose a directory you may write to") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
     return path
 
 

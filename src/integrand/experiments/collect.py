@@ -8,7 +8,7 @@ from integrand.experiments.results import Results
 from integrand.experiments.store import Store
 from integrand.experiments.suites import PROTOCOLS, SUITES, Suite
 from integrand.experiments.tables import TABLES, Table
-from integrand.posterior.storage import atomic_write
+from integrand.files import atomic_write
 
 
 def collect(store: Store, docs: Path) -> list[Path]:

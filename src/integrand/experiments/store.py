@@ -13,7 +13,7 @@ from typing import Any
 
 from integrand.errors import InputError
 from integrand.experiments.suites import Arm
-from integrand.posterior.storage import atomic_write
+from integrand.files import atomic_write
 
 # A claim whose file nobody has touched for so long is of a process that died, perhaps on another machine.
 _STALE_SECONDS, _TOUCH_SECONDS = 600.0, 60.0

@@ -16,16 +16,15 @@ from integrand.errors import NumericalError
 from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
-from integrand.infer.optimise import maximise_lbfgs
 from integrand.linalg import Jitter
-from integrand.methods.checkpoint import WarmStart
+from integrand.methods.optimised import exact_warm_start
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import Density, Sampling
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets.laplace import LaplaceTarget, latent
-from integrand.targets.program import density, likelihood
+from integrand.targets.program import density
 
 
 class LatentSampler(NamedTuple):
@@ -53,7 +52,7 @@ def fit_latent(
 def _fit(problem: Problem, target: LaplaceTarget, sampling: Sampling, method: str, make) -> Posterior:
     model, n = problem.model, problem.model.n_theta
     smooth = Density(lambda x: density(target.evaluate(x[:n])))
-    start = sampling.warm_start(lambda: _climbed(problem, target))
+    start = sampling.warm_start(lambda: exact_warm_start(problem, target))
     sampling.enter("metric")
     whitening = sampling.metric(smooth, (start.phi, model.start()))
     if not np.isfinite(smooth.at(whitening.centre)[0]):
@@ -68,13 +67,6 @@ def _fit(problem: Problem, target: LaplaceTarget, sampling: Sampling, method: st
     X = np.asarray(target.arrays[0])
     conditional = VariationalConditional(drawn[:, :n], X, drawn[:, n:], np.zeros((len(drawn), 0, 0)))
     return sampling.posterior(method, chains, conditional, start.phi)
-
-
-def _climbed(problem: Problem, target: LaplaceTarget) -> WarmStart:
-    """Climb Laplace's log q(y | θ); there is no Z."""
-    steps = problem.settings.warm_steps
-    climbed = maximise_lbfgs(lambda phi: likelihood(target.evaluate(phi)), problem.model.start(), max_steps=steps)
-    return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "", climbed.x)
 
 
 def slices(problem: Problem, target: LaplaceTarget, phi: np.ndarray) -> LatentSampler:

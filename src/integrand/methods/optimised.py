@@ -16,6 +16,7 @@ from integrand.methods.problem import Problem, Settings, one_draw, starting_indu
 from integrand.posterior.conditional import exact_conditional, sparse_conditional
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.targets import CollapsedTarget, ExactTarget, density, likelihood, penalised
+from integrand.targets.laplace import LaplaceTarget
 
 # Gradients of all rows, where there are many and a sample of them has climbed before: of a warm start, of its way on to
 # the mode, and of a method that only optimises.
@@ -102,8 +103,8 @@ def sample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
     return CollapsedTarget(problem.model, problem.sample, problem.jitter), alone
 
 
-def exact_warm_start(problem: Problem, target: ExactTarget) -> WarmStart:
-    """Climb the exact log likelihood; there is no Z."""
+def exact_warm_start(problem: Problem, target: ExactTarget | LaplaceTarget) -> WarmStart:
+    """Climb the exact log likelihood, or Laplace's log q(y | θ); there is no Z."""
     steps = problem.settings.warm_steps
     climbed = maximise_lbfgs(lambda phi: likelihood(target.evaluate(phi)), problem.model.start(), max_steps=steps)
     return WarmStart(climbed.x, np.zeros((0, problem.model.n_columns)), climbed.value, "", climbed.x)

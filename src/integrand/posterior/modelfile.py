@@ -19,6 +19,7 @@ from jaxtyping import Float
 from integrand.data.scaling import Standardiser
 from integrand.description import describe_model, model_from
 from integrand.errors import InputError, ModelFileError
+from integrand.files import atomic_write
 from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import Convergence, Finding, Verdict
 from integrand.linalg import Jitter
@@ -40,7 +41,6 @@ from integrand.posterior.modelformat import (
 )
 from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.posterior.rows import finite_array
-from integrand.posterior.storage import atomic_write
 from integrand.version import __version__
 
 LARGEST_TRIANGLES = 64 * 2**20

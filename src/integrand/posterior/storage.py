@@ -13,13 +13,14 @@ import os
 import re
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self, final
 
 import numpy as np
 
 from integrand.errors import InputError, RunDirectoryError
+from integrand.files import atomic_write
 from integrand.version import __version__
 
 FORMAT = 1
@@ -29,28 +30,6 @@ KINDS = "biufcSU"  # booleans, numbers and fixed-width text: what a file holds w
 
 _NAME = re.compile(r"[a-z0-9_-]+")
 _LEFTOVER = re.compile(r"[a-z0-9_-]+\.(npz|json)\.tmp.*")
-
-
-def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Replace the file `path` by what `write` puts into the stream it is given: as a whole, or not at all.
-
-    A failure (``OSError``, interrupt) leaves the previous file and nothing else; a kill may leave a ``<file>.tmp*``.
-    """
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.tmp{os.urandom(4).hex()}")
-    try:
-        with open(temporary, "xb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 @final

@@ -6,8 +6,8 @@ from html import escape
 from typing import Any
 
 from integrand.data.checked import checked_rows
+from integrand.files import atomic_write
 from integrand.posterior.posterior import Posterior
-from integrand.posterior.storage import atomic_write
 from integrand.report.page import document, paragraph, section
 from integrand.report.sections import SECTIONS, Subject
 
