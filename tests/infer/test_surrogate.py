@@ -10,7 +10,7 @@ from scipy import stats
 from integrand.errors import NumericalError
 from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
-from integrand.infer.surrogate import Bend, bend_from_gradients, sample_with_surrogate
+from integrand.infer.surrogate import sample_with_surrogate
 
 # The densities are called a hundred thousand times, and so is what leads to them.
 pytestmark = pytest.mark.usefixtures("as_users_see_it")
@@ -211,61 +211,3 @@ def test_an_error_of_either_density_reaches_the_caller():
         run(dear=raises, draws=5)
     with pytest.raises(Mine):
         run(cheap=raises, draws=5)
-
-
-# --- bending one density to another
-
-rng = np.random.default_rng(5)
-FACTOR = np.linalg.cholesky(COVARIANCE)
-A, B = (m @ m.T + np.eye(2) for m in rng.standard_normal((2, 2, 2)))
-
-
-def test_the_gradient_of_a_bend_is_that_of_its_value():
-    E = np.array([[0.4, -0.7], [-0.7, 1.1]])
-    bend = Bend(MEAN, FACTOR, E)
-    for x in MEAN + rng.standard_normal((5, 2)) * [[0.1], [1.0], [2.0], [5.0], [20.0]]:
-        _, slope = bend(x, 0.0, np.zeros(2))
-        step = 1e-5
-        differences = [
-            (bend(x + d, 0.0, np.zeros(2))[0] - bend(x - d, 0.0, np.zeros(2))[0]) / (2 * step) for d in step * np.eye(2)
-        ]
-        np.testing.assert_allclose(slope, differences, rtol=1e-7, atol=1e-9)
-
-
-def test_a_bend_is_nothing_at_its_centre_and_bounded_far_away():
-    bend = Bend(MEAN, FACTOR, np.eye(2))
-    assert bend(MEAN, 3.0, np.array([1.0, 2.0]))[0] == 3.0
-    np.testing.assert_array_equal(bend(MEAN, 3.0, np.array([1.0, 2.0]))[1], [1.0, 2.0])
-    far = [bend(MEAN + FACTOR @ [r, 0.0], 0.0, np.zeros(2))[0] for r in (1e3, 1e5)]
-    np.testing.assert_allclose(far, 0.5 * 16.0 * 2, rtol=1e-2)
-
-
-def test_gradients_give_the_difference_of_two_hessians():
-    """Of two quadratics exactly, whatever their centres."""
-    centre = np.array([0.3, -0.2])
-
-    def miss(x):
-        return -A @ (x - 1.0) + B @ (x + 2.0)
-
-    bend = bend_from_gradients(miss, centre, Whitening(centre, FACTOR))
-    np.testing.assert_allclose(bend.E, FACTOR.T @ (B - A) @ FACTOR, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(bend.E, bend.E.T)
-    # Near the centre a density with the one Hessian is bent to the other.
-    for x in centre + 1e-3 * rng.standard_normal((3, 2)):
-        d = x - centre
-        bent, _ = bend(x, -0.5 * float(d @ B @ d), -B @ d)
-        assert bent == pytest.approx(-0.5 * float(d @ A @ d), rel=1e-4)
-
-
-def test_a_miss_without_a_number_bends_nothing():
-    bend = bend_from_gradients(lambda x: np.full(2, np.nan), MEAN, WHITE)
-    np.testing.assert_array_equal(bend.E, np.zeros((2, 2)))
-
-
-def test_a_bend_raises_the_acceptance():
-    """A surrogate twice as narrow is as good as the right one once it is bent."""
-    narrow = normal(precision=1.6 * PRECISION)
-    bend = bend_from_gradients(lambda x: normal()(x)[1] - narrow(x)[1], MEAN, WHITE)
-    plain = run(narrow, draws=100).chains.acceptance.mean()
-    bent = run(lambda x: bend(x, *narrow(x)), draws=100).chains.acceptance.mean()
-    assert bent > plain + 0.05

@@ -159,17 +159,17 @@ class PressesCtrlC(Silent):
         monkeypatch.setattr(grown, "sample_with_surrogate", trial)
 
 
-def test_ctrl_c_while_a_sample_is_tried_out(monkeypatch):
+def test_ctrl_c_while_the_third_order_is_tried_out(monkeypatch):
     p = fit(**FIXED, **SAMPLED, progress=PressesCtrlC(monkeypatch))
     assert p.verdict.codes[-1] == "interrupted"
     assert p.chains.n_draws == grown._TRIAL
-    assert any("ended while samples were tried out" in note for note in p.notes)
+    assert any("ended while the third order was tried out" in note for note in p.notes)
 
 
-def test_draws_of_a_sample_are_told_from_those_of_all_rows(monkeypatch):
-    """Minutes that end in the rounds leave what a sample said."""
+def test_draws_of_an_approximation_are_told_from_those_of_all_rows():
+    """Minutes that end in the rounds leave what the third order said."""
     p = fit(max_draws=40, round_draws=12, **SAMPLED, max_minutes=1e-6)
-    assert "sample" in p.verdict.codes
+    assert "approximate" in p.verdict.codes
     assert not p.verdict.ok
 
 
@@ -177,7 +177,7 @@ def test_same_seed_same_draws(warm):
     np.testing.assert_array_equal(fit(**(FIXED | {"max_draws": 15}), **SAMPLED).chains.x, warm.chains.x[:, :15])
 
 
-def test_a_sample_that_proposes_badly_gives_way_to_nuts(cold, monkeypatch):
+def test_a_density_far_from_its_third_order_is_left_to_nuts(cold, monkeypatch):
     monkeypatch.setattr(grown, "_USABLE", 2.0)
     monkeypatch.setattr(grown, "_TRIAL", 2)
     p = fit(**FIXED, **SAMPLED)

@@ -21,43 +21,8 @@ from integrand.infer.slots import Slot
 # Transitions of the cheap chain to a proposal, and leapfrog steps of one (drawn anew each time) at most.
 _TRANSITIONS, _MOST_LEAPS = 3, 8
 _TARGET_ACCEPT = 0.85
-# R² of a bend, for each coordinate.
-_REACH = 16.0
 
 Value = Callable[[Float[np.ndarray, " P"]], float]
-
-
-class Bend(NamedTuple):
-    """What makes a density curve like another: δᵀEδ / 2 · 1 / (1 + |δ|² / R²), δ the whitened distance from a point.
-
-    Far from the point, where nothing is known of the other density, it tends to a constant. Draws are √P from the
-    centre; R² = 16 P keeps nearly all of the curvature there.
-    """
-
-    centre: Float[np.ndarray, " P"]
-    factor: Float[np.ndarray, "P P"]
-    E: Float[np.ndarray, "P P"]  # difference of the Hessians, whitened
-
-    def __call__(self, x: np.ndarray, value: float, gradient: np.ndarray) -> tuple[float, np.ndarray]:
-        """A value and gradient at x with the bend added."""
-        delta = np.linalg.solve(self.factor, x - self.centre)
-        limit = _REACH * len(x)
-        Edelta, share = self.E @ delta, 1.0 / (1.0 + delta @ delta / limit)
-        quadratic = float(delta @ Edelta)
-        slope = share * Edelta - quadratic * share**2 / limit * delta
-        return float(value + 0.5 * share * quadratic), gradient + np.linalg.solve(self.factor.T, slope)
-
-
-def bend_from_gradients(
-    miss: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]],
-    centre: Float[np.ndarray, " P"],
-    whitening: Whitening,
-) -> Bend:
-    """E from what the gradients of two densities differ by (`miss`) one standard deviation to either side."""
-    F = whitening.factor
-    rows = [F.T @ (miss(centre + F @ d) - miss(centre - F @ d)) / 2.0 for d in np.eye(len(centre))]
-    E = np.array(rows).reshape(len(centre), len(centre))
-    return Bend(centre, F, np.where(np.isfinite(E), 0.5 * (E + E.T), 0.0))
 
 
 class _State(NamedTuple):

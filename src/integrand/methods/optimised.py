@@ -100,7 +100,7 @@ def sample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
     """The bound of the sample that stands for all rows, and the problem as if there were no other rows."""
     assert problem.sample is not None
     alone = dataclasses.replace(problem, data=problem.sample, sample=None)
-    return CollapsedTarget(problem.model, problem.sample, problem.jitter), alone
+    return CollapsedTarget(problem.model, problem.sample, problem.jitter, problem.sample_counter), alone
 
 
 def exact_warm_start(problem: Problem, target: ExactTarget | LaplaceTarget) -> WarmStart:

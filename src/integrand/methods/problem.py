@@ -19,7 +19,7 @@ from integrand.model import Model
 from integrand.posterior.storage import RunDirectory
 from integrand.precision import float64_scope
 from integrand.progress import Clock, Progress, Silent
-from integrand.targets import CollapsedTarget
+from integrand.targets import CollapsedTarget, Counter
 
 # Samplers of a density that JAX traces (`infer/transitions.py`), and all of them.
 TRACED = ("hmc", "mala", "metropolis", "slice")
@@ -120,6 +120,7 @@ class Problem:
     clock: Clock = field(default_factory=Clock)
     Z: Float[np.ndarray, "M D"] | None = None  # inducing inputs to start from, standardised
     sample: Dataset | None = None  # some of the rows, in memory, standing for all: where there are very many
+    sample_counter: Counter = field(default_factory=Counter)  # of what the sample alone was asked
 
     def refuse_many_rows(self) -> None:
         """No more rows than the user allows for exact methods."""

@@ -34,10 +34,10 @@ from integrand.targets import CollapsedTarget, density, likelihood
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS, INDUCING_STEPS = 16, 25
 
-_OF_A_SAMPLE = Finding(
-    "sample",
+_APPROXIMATE = Finding(
+    "approximate",
     True,
-    "Time was up before all rows had a say: these draws are from what a sample of the rows says of them.",
+    "Time was up before all rows could accept or reject a draw: these are from an approximation around the mode.",
     "Allow more minutes, or resume the run.",
 )
 
@@ -60,7 +60,7 @@ class _Fit:
     def __init__(self, problem: Problem, target: CollapsedTarget, move_Z: bool):
         self.problem, self.target, self.move_Z = problem, target, move_Z
         self.settings = problem.settings
-        # With very many rows a sample of them does the searching, and all rows are asked more seldom.
+        # With very many rows a sample of them does the searching, and passes over all rows are few.
         self.grown = Grown(problem, target) if problem.grows else None
         self.moving, self.steps, self.most_rounds = MOVING_DRAWS, INDUCING_STEPS, self.settings.max_rounds
         if self.grown is not None:
@@ -74,15 +74,14 @@ class _Fit:
     def run(self) -> Posterior:
         """All of Algorithm 1."""
         sampling = self.sampling
-        start = self.start = sampling.warm_start(self.climbed)
+        start = sampling.warm_start(self.climbed)
         path = [start.Z]
         whitening = self.rounds(start, path) if self.move_Z else self.metric(start)
         # Return: where there is no time for chains of their own, the draws of the last round are from this Z.
-        density = self.density(path[-1], whitening, final=True)
-        chains = self.latest if sampling.interrupted else sampling.final_draws(density, whitening, self.latest)
+        chains = self.latest if sampling.interrupted else self.final_draws(path[-1], whitening)
         if self.grown is not None and chains is not None and chains is self.latest:
-            sampling.findings.append(_OF_A_SAMPLE)
-        chains = sampling.or_one(chains, density, start.mode)
+            sampling.findings.append(_APPROXIMATE)
+        chains = sampling.or_one(chains, self.of_all_rows(path[-1]), start.mode)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
         conditional = sparse_conditional(thinned, path[-1], (self.grown or self.target).factored)
@@ -93,11 +92,25 @@ class _Fit:
             sampling.notes.append(self.grown.told())
         return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
 
-    def density(self, Z: np.ndarray, whitening: Whitening | None = None, final: bool = False) -> Density:
-        """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; where a sample searches, rounds draw from what it gives."""
+    def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
+        """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
         if self.grown is not None:
-            return self.grown.density(self.start.mode, Z, whitening, exact=final)
+            return self.grown.density(Z, whitening, exact=final)
+        return self.of_all_rows(Z)
+
+    def of_all_rows(self, Z: np.ndarray) -> Density:
+        """The same, without approximation."""
         return Density(lambda phi: density(self.target.evaluate(phi, Z)), lambda: self.target.traced(Z))
+
+    def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:
+        """Chains until they have converged; the draws of the last round where there is no time for a single one."""
+        try:
+            density = self.density(Z, whitening, final=True)
+            chains = self.sampling.final_draws(density, whitening, self.latest)
+        except KeyboardInterrupt:  # before the chains began, which would have returned what they have
+            self.sampling.interrupted = True
+            return self.latest
+        return self.latest if chains is not None and chains.n_draws == 0 else chains
 
     def climbed(self) -> WarmStart:
         """Lines 2-4: climb L over (θ, Z), or over θ alone where Z is fixed, for a fixed number of steps."""
@@ -114,7 +127,9 @@ class _Fit:
     def metric(self, start: WarmStart) -> Whitening:
         """The Hessian of bound + prior + Jacobian at its own optimum, with Z fixed."""
         self.sampling.enter("metric")
-        return self.sampling.metric(self.density(start.Z), (start.mode, self.problem.model.start()))
+        if self.grown is not None:
+            return self.grown.metric(start)
+        return self.sampling.metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()))
 
     def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
         """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""

@@ -51,6 +51,10 @@ def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
     return data.together(program, phi, Z)
 
 
+def _log_prior(phi, model: Model):
+    return model.log_prior(phi)
+
+
 @functools.cache
 def _parts(model: Model, jitter: Jitter):
     """Log prior and bound as functions of φ that JAX traces; the same for equal models."""
@@ -102,6 +106,11 @@ class CollapsedTarget:
                 return Factored(value, np.asarray(out[1]), np.asarray(out[2]))
 
         return self.data.call("factored", phi, Z, run)
+
+    def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
+        """log p(θ) with the Jacobian of φ, which needs no rows."""
+        with float64_scope():
+            return float(compiled(_log_prior, ("model",), 1)(np.asarray(phi, float), model=self.model))
 
     def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
         """L(θ, Z) alone."""
