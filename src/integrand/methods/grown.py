@@ -103,7 +103,7 @@ class Grown:
         """A sampler of its own for the final chains."""
 
         def dear(x: np.ndarray) -> float:
-            return self.factored(x, Z).log_likelihood + self.near.log_prior(x)
+            return self.factored(x, Z).log_likelihood + self.whole.log_prior(x)
 
         def own(starts: np.ndarray, whitening: Whitening, **options) -> SampledRun:
             cheap = self._cubic(Z, whitening)
@@ -133,14 +133,11 @@ class Grown:
         return np.array([self.whole.value(phi, Z) for phi in phis])
 
     def counts(self) -> dict[str, int]:
-        """Passes over all rows that gave a mere value, and gradients of the samples."""
-        return {
-            "values": self.whole.counter.values,
-            "sample_gradients": self.near.counter.gradients,
-        }
+        """Passes over all rows that gave a mere value, and gradients of the sample."""
+        return {"values": self.whole.counter.values, "sample_gradients": self.near.counter.gradients}
 
     def told(self) -> str:
         """How few passes there were."""
         counter, n = self.whole.counter, self.problem.data.n_rows
         passes = f"{counter.gradients} gradients and {counter.values} values of the bound of all {n} rows"
-        return f"{passes}, {self.counts()['sample_gradients']} gradients of samples; {self.taken or 'no final chains'}."
+        return f"{passes}, {self.counts()['sample_gradients']} gradients of a sample; {self.taken or 'no final chains'}."
