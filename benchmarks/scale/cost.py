@@ -117,7 +117,7 @@ def others(rows: list[dict]) -> list[str]:
             lines.append(
                 f"| `fit` | N = {r['rows']:.0e}, D = 8, M = 200, `sgpr-hmc`, two processes | {minutes:.0f} minutes, "
                 f"{max(r['memory_mb']):.0f} MB a process, {counts['gradients']} gradients and "
-                f"{counts['values']} values of all rows, {counts['sample_gradients']} gradients of samples. "
+                f"{counts['values']} values of all rows, {counts['sample_gradients']} gradients of a sample. "
                 f"{' '.join(facts['verdict'].split())} |"
             )
     return lines

@@ -189,11 +189,12 @@ def test_the_posterior_is_that_of_one_process(two):
 def test_growth_is_told(two):
     for rank in two:
         assert f"the bound of all {N} rows" in str(rank["grown/notes"])
+        assert "gradients of a sample" in str(rank["grown/notes"])
 
 
 def test_a_setting_that_forbids_growth_is_heard(two):
     """`grow=False`: no sample searches, whatever reads the rows."""
-    assert "gradients of samples" not in str(two[0]["fixed/notes"])
+    assert "gradients of a sample" not in str(two[0]["fixed/notes"])
 
 
 @pytest.mark.slow

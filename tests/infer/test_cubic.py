@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from integrand.errors import NumericalError
 from integrand.infer.cubic import Cubic, at_mode, cubic_around
 from integrand.infer.metric import Whitening
 from integrand.infer.surrogate import sample_with_surrogate
@@ -29,15 +30,15 @@ def slope_by_differences(f, x, step=1e-5):
 
 def test_the_gradient_is_that_of_the_value():
     H, W = -np.eye(3) - 0.1 * np.ones((3, 3)), 0.3 * rng.standard_normal((3, 3))
-    cubic = Cubic(WHITE, 1.0, rng.standard_normal(3), H, W)
-    for scale in (0.0, 0.1, 1.0, 3.0, 10.0, 50.0):
+    cubic = Cubic(WHITE, 1.0, rng.standard_normal(3), H, W, np.array([4.0, 2.0, 0.5]))
+    for scale in (0.0, 0.1, 1.0, 3.0, 10.0):
         x = CENTRE + scale * F @ rng.standard_normal(3)
         np.testing.assert_allclose(cubic(x)[1], slope_by_differences(cubic, x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_polynomial_without_products_of_three_is_found_exactly():
     """In whitened coordinates: any quadratic, and third-order terms in at most two coordinates."""
-    H, W, g = -np.eye(3) + 0.2 * np.ones((3, 3)), rng.standard_normal((3, 3)), np.array([0.1, -0.3, 0.2])
+    H, W, g = -np.eye(3) + 0.2 * np.ones((3, 3)), 0.1 * rng.standard_normal((3, 3)), np.array([0.1, -0.3, 0.2])
 
     def f(x):
         d = WHITE.to_eta(x)
@@ -52,11 +53,20 @@ def test_a_polynomial_without_products_of_three_is_found_exactly():
     assert found(x)[0] == pytest.approx(f(x)[0], abs=1e-7)
 
 
-def test_far_away_it_falls_whatever_the_third_order_says():
-    cubic = Cubic(WHITE, 0.0, np.zeros(3), -np.eye(3), 5.0 * np.ones((3, 3)))
-    for direction in rng.standard_normal((20, 3)):
-        far = [cubic(CENTRE + r * F @ direction / np.linalg.norm(direction))[0] for r in (1e2, 1e3, 1e4)]
-        np.testing.assert_allclose(far, [-0.5e4, -0.5e6, -0.5e8], rtol=0.3)
+def test_it_has_no_mode_but_the_one_it_was_made_at():
+    """Among twenty coordinates one is the log of an exponential variable, as skewed as a hyperparameter gets."""
+    P = 20
+
+    def f(x):
+        return float(x[0] - np.exp(x[0]) - 0.5 * x[1:] @ x[1:]), np.r_[1.0 - np.exp(x[0]), -x[1:]]
+
+    cubic = cubic_around(f, Whitening(np.zeros(P), np.eye(P)))
+    for _ in range(50):
+        others = rng.standard_normal(P - 1)
+        along = [cubic(np.r_[r, others])[0] for r in np.linspace(-0.5, -30.0, 60)]
+        assert np.all(np.diff(along) < 0.0)  # on the side with the long tail it falls all the way
+    there = np.r_[-2.0, np.zeros(P - 1)]
+    assert abs(cubic(there)[0] - f(there)[0]) < abs(cubic._replace(W=0.0 * cubic.W)(there)[0] - f(there)[0])
 
 
 def test_a_density_that_rises_on_both_sides_is_made_to_fall():
@@ -70,15 +80,20 @@ def test_a_density_that_rises_on_both_sides_is_made_to_fall():
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_gradient_without_a_number_tells_nothing(bad):
-    """Beyond x_0 = 1/2 the density cannot be computed: the curvature there is taken to be that of the whitening."""
+    """Beyond x_0 = 1/2 the density cannot be computed: only from x_1 is it known how the two go together."""
+    H = np.array([[-1.5, 0.4], [0.4, -0.7]])
 
     def f(x):
-        value, slope = -0.5 * float(x @ x), -x
-        return (value, slope) if x[0] < 0.5 else (bad, np.zeros(2))
+        return (0.5 * float(x @ H @ x), H @ x) if x[0] < 0.5 else (bad, np.zeros(2))
 
     found = cubic_around(f, Whitening(np.zeros(2), np.eye(2)))
-    np.testing.assert_allclose(found.H, -np.eye(2))
+    np.testing.assert_allclose(found.H, [[-1.0, 0.4], [0.4, -0.7]])
     np.testing.assert_allclose(found.W, 0.0)
+
+
+def test_a_centre_without_a_number_is_an_error():
+    with pytest.raises(NumericalError, match="not finite where its mode should be"):
+        cubic_around(lambda x: (np.nan, x), WHITE)
 
 
 def test_it_takes_two_gradients_a_direction_and_one():

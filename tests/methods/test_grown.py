@@ -16,6 +16,7 @@ from integrand import ConvergenceWarning, Dataset
 from integrand.data.disk import MappedRows
 from integrand.data.scaling import Standardiser
 from integrand.data.survey import chosen_rows
+from integrand.infer.optimise import maximise_lbfgs
 from integrand.methods import grown, sgpr_hmc
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.origin import InMemory
@@ -23,7 +24,7 @@ from integrand.methods.problem import Problem, Settings
 from integrand.methods.table import METHODS
 from integrand.posterior.storage import RunDirectory
 from integrand.progress import Silent
-from integrand.targets import CollapsedTarget
+from integrand.targets import CollapsedTarget, density
 
 N, M = 2000, 12
 rng = np.random.default_rng(6)
@@ -166,11 +167,52 @@ def test_ctrl_c_while_the_third_order_is_tried_out(monkeypatch):
     assert any("ended while the third order was tried out" in note for note in p.notes)
 
 
-def test_draws_of_an_approximation_are_told_from_those_of_all_rows():
-    """Minutes that end in the rounds leave what the third order said."""
-    p = fit(max_draws=40, round_draws=12, **SAMPLED, max_minutes=1e-6)
-    assert "approximate" in p.verdict.codes
+def interrupts(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+def test_draws_of_an_approximation_are_told_from_those_of_all_rows(monkeypatch):
+    """Ctrl-C before the final chains leaves the draws of the round, at the Z they are from, and says what they are."""
+    monkeypatch.setattr(grown, "sample_with_surrogate", interrupts)
+    p = fit(round_draws=12, **SAMPLED)
+    assert {"approximate", "interrupted"} <= set(p.verdict.codes)
     assert not p.verdict.ok
+    assert p.chains.n_draws == 12
+    assert len(p.Z_path) == 1  # a round had moved it
+
+
+def test_no_time_at_all_leaves_a_point_near_the_mode():
+    p = fit(**SAMPLED, max_minutes=1e-6)
+    assert "budget" in p.verdict.codes
+    assert not p.verdict.ok
+    data = Dataset.of(p.scaler.transform_X(X), p.scaler.transform_y(Y))
+    target = CollapsedTarget(p.model, data, p.jitter)
+    here, medians = (target.evaluate(x, p.Z_path[-1]).log_density for x in (p.chains.x[0, 0], p.model.start()))
+    assert here > medians + 100.0
+
+
+def test_ctrl_c_in_a_resumed_run_keeps_what_it_had(tmp_path, monkeypatch):
+    before = fit(**(FIXED | {"max_draws": 10}), **SAMPLED, run_dir=tmp_path / "run")
+    monkeypatch.setattr(grown, "cubic_around", interrupts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        p = integrand.resume(tmp_path / "run", max_draws=30)
+    np.testing.assert_array_equal(p.chains.x, before.chains.x)
+    assert "interrupted" in p.verdict.codes
+
+
+def test_a_run_of_an_earlier_version_kept_no_mode():
+    """Where it kept the ML-II point, and that ran away, the mode is looked for."""
+    scaler = Standardiser.fit(X, Y)
+    data, sample = InMemory(X, Y).datasets(scaler, M, 600, 0)
+    model = integrand.Model(integrand.RBF(), 2)
+    problem = Problem(model, data, scaler, Settings(sample_rows=600, grow=True), sample=sample)
+    target = CollapsedTarget(model, data, problem.jitter)
+    Z, far = scaler.transform_X(X[:M]), np.array([0.0, 9.0, 0.0, -1.0])
+    assert target.evaluate(far, Z).log_density < target.evaluate(model.start(), Z).log_density
+    centre = grown.Grown(problem, target).metric(WarmStart(far, Z, 0.0, "", far)).centre
+    climbed = maximise_lbfgs(lambda x: density(target.evaluate(x, Z)), model.start(), max_steps=200)
+    assert target.evaluate(centre, Z).log_density > climbed.value - 1.0
 
 
 def test_same_seed_same_draws(warm):

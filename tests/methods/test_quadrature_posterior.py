@@ -26,7 +26,7 @@ def draws():
         Z=X,
         scaler=Standardiser.identity(1),
         jitter=Jitter(0.0, 1e-10),
-        target_ess=4_000,
+        target_ess=2_800,
         target_accept=0.8,
         max_draws=6_000,
         seed=1,

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from integrand.errors import InputError, RunDirectoryError
-from integrand.files import atomic_write
 from integrand.posterior import storage
 from integrand.posterior.storage import RunDirectory
 
@@ -575,20 +574,6 @@ def test_a_read_only_directory(run):
         assert run.load("state")[0]["a"].tolist() == [0, 0, 0]
     finally:
         run.path.chmod(0o755)
-
-
-def test_an_interrupt_while_writing_leaves_the_previous_file(tmp_path):
-    path = tmp_path / "file"
-    atomic_write(path, lambda stream: stream.write(b"first"))
-
-    def interrupted(stream):
-        stream.write(b"sec")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        atomic_write(path, interrupted)
-    assert path.read_bytes() == b"first"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_directory_removed_under_an_open_run(run):

@@ -8,6 +8,7 @@ import csv
 import difflib
 import hashlib
 import http.client
+import io
 import os
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ import numpy as np
 
 from integrand.data.catalogue import SOURCES, Mirror, Source, parse_table
 from integrand.errors import DataSourceError
-from integrand.files import replacing
+from integrand.files import atomic_write
 
 DIRECTORY_VARIABLE = "INTEGRAND_DATA"
 
@@ -108,14 +109,18 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Opened before the download: an unwritable directory should not cost the user a transfer.
-        with replacing(path) as part, part.open("x", encoding="utf-8", newline="") as file:
-            table = _first_good(source, mirrors, timeout)
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(source.columns)
-            writer.writerows([repr(value) for value in row] for row in table.tolist())
+        atomic_write(path, lambda stream: stream.write(_as_csv(source, _first_good(source, mirrors, timeout))))
     except OSError as error:
         raise DataSourceError(f"cannot write {path}: {error}. Choose a directory you may write to") from error
     return path
+
+
+def _as_csv(source: Source, table: np.ndarray) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(source.columns)
+    writer.writerows([repr(value) for value in row] for row in table.tolist())
+    return text.getvalue().encode()
 
 
 def values_hash(table: np.ndarray) -> str:

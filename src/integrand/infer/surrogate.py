@@ -66,8 +66,8 @@ def sample_with_surrogate(
         value, slope = here(eta)
         if not np.isfinite(value):
             raise NumericalError(
-                "the density of the sample is not finite where a chain should start: try fewer inducing points, or "
-                "all rows from the beginning (grow=False)"
+                "the density is not finite where a chain should start: try fewer inducing points, or NUTS with all "
+                "rows (grow=False)"
             )
         states.append(_State(eta, value, slope, None, float(np.log(step)), 0))
     advance = functools.partial(_advance, here, dear, whitening, tune, tuple(seed))

@@ -17,7 +17,8 @@ from integrand.posterior.storage import RunDirectory
 class WarmStart(NamedTuple):
     """The ML-II point, Z at the posterior's mode, the bound at the ML-II point, and the candidate Z started from.
 
-    `mode` is φ at that mode: where ML-II ran away, climbing at this Z from elsewhere can end in a worse one.
+    `mode` is φ at that mode (the ML-II point where a method looks for none): where ML-II ran away, climbing at this Z
+    from elsewhere can end in a worse one.
     """
 
     phi: Float[np.ndarray, " P"]

@@ -1,10 +1,10 @@
 """Climbing the bound of many rows, in few passes over all of them.
 
 The collapsed bound knows the rows through sums, and a sample of n rows whose sums are scaled by N/n estimates every
-one of them. In θ, a few coordinates, its bound has the curvature of the whole one but not its place, so a linear term
-is added that makes the gradients equal at one point:
+one of them. In θ, a few coordinates, its bound has nearly the curvature of the whole one but not its place, so value
+and gradient are made equal at one point:
 
-    c(φ) = L_sample(φ, Z) + aᵀ(φ - φ₀),    a = ∂L(φ₀, Z)/∂φ - ∂L_sample(φ₀, Z)/∂φ
+    c(φ) = L_sample(φ, Z) + L(φ₀, Z) - L_sample(φ₀, Z) + aᵀ(φ - φ₀),    a = ∂L(φ₀, Z)/∂φ - ∂L_sample(φ₀, Z)/∂φ
 
 Climbing c and correcting it where the climb ends is Newton's method with a Hessian from a sample. In Z, hundreds of
 coordinates, a sample's curvature misleads (Z goes where it fits the rows of the sample), so there the sample only says

@@ -32,7 +32,7 @@ MOVING, STEPS, ROUNDS = 4, 5, 2
 _TRIAL, _USABLE = 8, 0.25
 # L-BFGS steps of the sample on the way to the mode at a given Z.
 _MODE_STEPS = 100
-# Step of the differences that give the first metric: small beside a posterior of many rows, large beside rounding.
+# Step, in φ, of the differences that give the first metric: curvature changes little on the way, and rounding is less.
 _DIFFERENCE = 1e-3
 # Bytes of q*(u) that are kept of the values taken last.
 _KEPT_BYTES = 256 * 2**20
@@ -52,23 +52,30 @@ class Grown:
         """Lines 2-4 of Algorithm 1, mostly on the sample; over θ alone where Z stays."""
         if move_Z:
             return warm_start(self.problem, self.whole)
-        first = self.problem.model.start()
-        Z, name = starting_inducing(self.problem, self.near, first)
-        phi, e = climb_theta(self.whole, self.near, (first, Z), likelihood)
+        phi = self.problem.model.start()
+        Z, name = starting_inducing(self.problem, self.near, phi)
+        phi, e = climb_theta(self.whole, self.near, (phi, Z), likelihood)
+        return WarmStart(phi, Z, e.log_likelihood, name, self._mode(phi, Z))
+
+    def _mode(self, phi: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """The mode of the sampled density at this Z: by the sample, then by all rows.
+
+        Where ML-II ran away, the prior's medians are the better start.
+        """
 
         def of_sample(x: np.ndarray) -> tuple[float, np.ndarray]:
             return density(self.near.evaluate(x, Z))
 
-        # Where ML-II ran away, the prior's medians are the better start.
-        begin = max((phi, first), key=lambda x: of_sample(x)[0])
+        begin = max((phi, self.problem.model.start()), key=lambda x: of_sample(x)[0])
         mode = maximise_lbfgs(of_sample, begin, max_steps=_MODE_STEPS).x
-        mode, _ = climb_theta(self.whole, self.near, (mode, Z), density)
-        return WarmStart(phi, Z, e.log_likelihood, name, mode)
+        return climb_theta(self.whole, self.near, (mode, Z), density)[0]
 
     def metric(self, start: WarmStart) -> Whitening:
         """The Hessian of the sampled density of all rows near its mode, by 2 P gradients."""
-        at = self._at(start.Z)
-        return whitening_from_hessian(lambda x: at(x)[1], start.mode, _DIFFERENCE)
+        at, mode, medians = self._at(start.Z), start.mode, self.problem.model.start()
+        if self.near.evaluate(medians, start.Z).log_density > self.near.evaluate(mode, start.Z).log_density:
+            mode = self._mode(mode, start.Z)  # the run of an earlier version, which kept the ML-II point alone
+        return whitening_from_hessian(lambda x: at(x)[1], mode, _DIFFERENCE)
 
     def density(self, Z: np.ndarray, whitening: Whitening, exact: bool) -> Density:
         """The sampled density at fixed Z to third order. If `exact`, chains are accepted by all rows."""
@@ -116,8 +123,9 @@ class Grown:
             accepted = float(tried.chains.acceptance.mean())
             if accepted < _USABLE:
                 self.taken = f"moves by the third order were accepted too seldom ({accepted:.2f}): NUTS on all rows"
-                options["parallel"] = 1
-                return sample_nuts(self._at(Z), starts, whitening, **options)
+                drawn = np.isfinite(tried.chains.log_density[:, -1:])
+                begin = np.where(drawn, tried.chains.x[:, -1], cheap.whitening.centre)
+                return sample_nuts(self._at(Z), begin, whitening, **(options | {"parallel": 1}))
             self.taken = f"chains moved by the third order, {accepted:.2f} of the moves accepted by all rows"
             # On from where the trial has ended; values that failed are counted where they are taken.
             ends, steps = tried.chains.x[:, -1], tried.chains.step_size[:, -1]
@@ -140,4 +148,4 @@ class Grown:
         """How few passes there were."""
         counter, n = self.whole.counter, self.problem.data.n_rows
         passes = f"{counter.gradients} gradients and {counter.values} values of the bound of all {n} rows"
-        return f"{passes}, {self.counts()['sample_gradients']} gradients of a sample; {self.taken or 'no final chains'}."
+        return f"{passes}, {self.near.counter.gradients} gradients of a sample; {self.taken or 'no final chains'}."

@@ -105,12 +105,12 @@ class Sampling:
         self.counter.failures += result.failures
         return result
 
-    def final_draws(self, density: Density, whitening: Whitening, fallback: Chains | None = None) -> Chains | None:
-        """Chains that go on until every hyperparameter has converged or the budget is used up."""
+    def final_draws(self, density: Density, whitening: Whitening) -> Chains | None:
+        """Chains that go on until every hyperparameter has converged, or time or draws are used up; None before any."""
         self.enter("final")
         chains, block = self.saved.draws(), self.saved.n_blocks
-        if chains is None and self.over_time():
-            return fallback
+        if self.over_time():
+            return chains
         if self.settings.sampler == "nested" and density.traced is not None:
             return self._nested(density)
         if chains is not None and chains.n_draws >= 2:
@@ -134,8 +134,8 @@ class Sampling:
             self.problem.progress,
         )
         result = self.run(density, whitening, starts, tune, left, [4, block], watch)
-        self.saved.save_draws(block, result.chains)
         self.interrupted = result.interrupted
+        self.saved.save_draws(block, result.chains)
         return chains.then(result.chains) if chains else result.chains
 
     def tuning(self, density: Density, tune: int) -> int:

@@ -37,7 +37,7 @@ MOVING_DRAWS, INDUCING_STEPS = 16, 25
 _APPROXIMATE = Finding(
     "approximate",
     True,
-    "Time was up before all rows could accept or reject a draw: these are from an approximation around the mode.",
+    "The fit ended before all rows could accept or reject a draw: these are from an approximation around the mode.",
     "Allow more minutes, or resume the run.",
 )
 
@@ -65,11 +65,11 @@ class _Fit:
         self.moving, self.steps, self.most_rounds = MOVING_DRAWS, INDUCING_STEPS, self.settings.max_rounds
         if self.grown is not None:
             self.moving, self.steps, self.most_rounds = grown.MOVING, grown.STEPS, min(grown.ROUNDS, self.most_rounds)
-        one = (self.grown.near if self.grown else target).threads(problem.n_inducing) == 1
-        parallel = available_cores() if one else 1
+        parallel = available_cores() if target.threads(problem.n_inducing) == 1 else 1
         self.sampling = Sampling(problem, target.counter, parallel)
         self.saved = self.sampling.saved
-        self.latest: Chains | None = None  # draws of the latest round, at the Z of that round
+        self.latest: Chains | None = None  # draws of the latest round,
+        self.latest_at = 0  # and the number of moves of Z before it
 
     def run(self) -> Posterior:
         """All of Algorithm 1."""
@@ -77,10 +77,12 @@ class _Fit:
         start = sampling.warm_start(self.climbed)
         path = [start.Z]
         whitening = self.rounds(start, path) if self.move_Z else self.metric(start)
-        # Return: where there is no time for chains of their own, the draws of the last round are from this Z.
-        chains = self.latest if sampling.interrupted else self.final_draws(path[-1], whitening)
-        if self.grown is not None and chains is not None and chains is self.latest:
-            sampling.findings.append(_APPROXIMATE)
+        # Return: where there is no time for chains of their own, the draws of the last round, with the Z they are from.
+        chains = None if sampling.interrupted else self.final_draws(path[-1], whitening)
+        if chains is None and self.latest is not None and self.latest.n_draws > 0:
+            chains, path = self.latest, path[: self.latest_at + 1]
+            if self.grown is not None:
+                sampling.findings.append(_APPROXIMATE)
         chains = sampling.or_one(chains, self.of_all_rows(path[-1]), start.mode)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
@@ -103,14 +105,13 @@ class _Fit:
         return Density(lambda phi: density(self.target.evaluate(phi, Z)), lambda: self.target.traced(Z))
 
     def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:
-        """Chains until they have converged; the draws of the last round where there is no time for a single one."""
+        """Chains until they have converged; None if there was no time for a single draw."""
         try:
-            density = self.density(Z, whitening, final=True)
-            chains = self.sampling.final_draws(density, whitening, self.latest)
-        except KeyboardInterrupt:  # before the chains began, which would have returned what they have
+            chains = self.sampling.final_draws(self.density(Z, whitening, final=True), whitening)
+        except KeyboardInterrupt:  # not while chains run: they return what they have
             self.sampling.interrupted = True
-            return self.latest
-        return self.latest if chains is not None and chains.n_draws == 0 else chains
+            chains = self.saved.draws()
+        return chains if chains is not None and chains.n_draws > 0 else None
 
     def climbed(self) -> WarmStart:
         """Lines 2-4: climb L over (θ, Z), or over θ alone where Z is fixed, for a fixed number of steps."""
@@ -143,12 +144,13 @@ class _Fit:
         self.sampling.enter("rounds")
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
         while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
-            result = self.draw_round(path[-1], whitening, len(done))
-            self.latest, self.sampling.interrupted = result.chains, result.interrupted
-            if self.sampling.interrupted or self.sampling.over_time():
-                return whitening
-            whitening = whitening_from_draws(self.latest.x.reshape(-1, self.latest.x.shape[2]), whitening)
             try:
+                result = self.draw_round(path[-1], whitening, len(done))
+                self.latest, self.latest_at = result.chains, len(path) - 1
+                self.sampling.interrupted = result.interrupted
+                if self.sampling.interrupted or self.sampling.over_time():
+                    return whitening
+                whitening = whitening_from_draws(self.latest.x.reshape(-1, self.latest.x.shape[2]), whitening)
                 done.append(self.move_inducing(path[-1], self.latest))
             except KeyboardInterrupt:
                 self.sampling.interrupted = True
