@@ -123,6 +123,19 @@ def others(rows: list[dict]) -> list[str]:
     return lines
 
 
+def agreement(rows: list[dict]) -> list[str]:
+    """How far the means of the two fits of `passes` are apart."""
+    both = [r for r in rows if r["what"] == "passes"][-2:]
+    if len(both) < 2:
+        return []
+    means, errors = (np.array([r[key] for r in both]) for key in ("mean", "standard_error"))
+    z = np.abs(means[1] - means[0]) / np.hypot(*errors)
+    return [
+        f"| `passes` | posterior means of the {len(z)} log hyperparameters in the two fits | differ by at most "
+        f"{z.max():.1f} standard errors |"
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "scale")
@@ -135,7 +148,15 @@ def main() -> None:
     lines = ["# Measured", "", f"Made by `benchmarks/scale/cost.py` of `measurements.jsonl`, {rows[-1]['date']}.", ""]
     lines += ["| `WHAT=` | what | seen |", "|---|---|---|", speedups(rows)]
     lines += [f"| `growth` | gradient against N at M = 200, one core | slope {exponent:.3f} on log-log axes |"]
-    lines += [*others(rows), "", "![seconds of a gradient against N](gradient.png)", "", "## Cost model", ""]
+    lines += [
+        *others(rows),
+        *agreement(rows),
+        "",
+        "![seconds of a gradient against N](gradient.png)",
+        "",
+        "## Cost model",
+        "",
+    ]
     lines += ["| term | seconds |", "|---|--:|"]
     lines += [f"| {name} | {c:.2e} |" for name, c in zip(NAMES, found, strict=True)]
     lines += [f"| a row read from Parquet, for each process | {reading:.2e} |", ""]

@@ -125,7 +125,8 @@ class Grown:
                 self.taken = f"moves by the third order were accepted too seldom ({accepted:.2f}): NUTS on all rows"
                 drawn = np.isfinite(tried.chains.log_density[:, -1:])
                 begin = np.where(drawn, tried.chains.x[:, -1], cheap.whitening.centre)
-                return sample_nuts(self._at(Z), begin, whitening, **(options | {"parallel": 1}))
+                options["parallel"] = 1
+                return sample_nuts(self._at(Z), begin, whitening, **options)
             self.taken = f"chains moved by the third order, {accepted:.2f} of the moves accepted by all rows"
             # On from where the trial has ended; values that failed are counted where they are taken.
             ends, steps = tried.chains.x[:, -1], tried.chains.step_size[:, -1]
