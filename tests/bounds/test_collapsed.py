@@ -248,6 +248,18 @@ def test_hyperparameters_at_the_edge_give_no_nan(field, number):
         assert no_nan(gradient)
 
 
+@pytest.mark.parametrize("jitter", [1e-6, 1e-10])
+def test_rounding_does_not_lift_it(jitter):
+    """With next to no noise, Σ k(x, x) - tr W below zero by its last digit would be worth more than any likelihood."""
+    rng, X = np.random.default_rng(0), np.linspace(-2.0, 2.0, 20)[:, None]
+    data = Dataset.of(X, 0.15 * np.sin(1.5 * X[:, 0] + 1.0))
+    for _ in range(200):
+        lengthscale, scale, noise = np.exp(rng.uniform([-3.0, -10.0, -230.0], [12.0, 4.0, -5.0]))
+        gp = GP(RBF(jnp.asarray([lengthscale]), jnp.asarray(scale)), jnp.asarray(noise))
+        found = value(gp, jnp.asarray(X), data, jitter=Jitter(jitter))
+        assert found <= -10.0 * np.log(2.0 * np.pi * noise**2) + 1.0, (lengthscale, scale, noise)
+
+
 def test_duplicated_inducing_inputs_are_fine_with_jitter():
     X, y, Z = make_rows()
     bound, gradient = value_and_gradient(

@@ -31,6 +31,9 @@ from integrand.linalg import (
 )
 from integrand.precision import in_float64
 
+# Nats by which the terms of the bound may be wrong.
+_ROUNDING = 0.5
+
 
 class RowSums(NamedTuple):
     """Everything the bound needs to know about the rows of the data."""
@@ -96,7 +99,9 @@ def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     fit = -0.5 * sums.rr / s + 0.5 * jnp.sum(factors.c**2)
     trace = -0.5 * (sums.k - jnp.trace(sums.W)) / s
     bound = log_normaliser + fit + trace
-    ok = factors.ok & jnp.isfinite(bound) & (s > LEAST_VARIANCE)
+    # Neither is ever above zero; where rounding says so, divided by next to no noise, it would say anything.
+    rounded_away = (fit > _ROUNDING) | (trace > _ROUNDING)
+    ok = factors.ok & jnp.isfinite(bound) & (s > LEAST_VARIANCE) & ~rounded_away
     return jnp.where(ok, bound, -jnp.inf)
 
 
