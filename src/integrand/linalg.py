@@ -17,6 +17,8 @@ _FLOOR = 1e-6
 LEAST_VARIANCE = 1e-200
 # Below this size one triangular solve is as fast as going on halving.
 _INVERSE_LEAF = 32
+# Below this size one product is as fast as going on halving.
+_PRODUCT_LEAF = 64
 
 
 class Jitter(NamedTuple):
@@ -62,6 +64,21 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 def transposed(A: Float[Array, "M K"]) -> Float[Array, "K M"]:
     """Aᵀ as an array of its own: on CPU a product with a transposed left factor takes more than twice as long."""
     return jax.lax.optimization_barrier(A.T)
+
+
+def lower_gram(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """LᵀL for a lower triangle L, symmetric: with L⁻¹ in its place, the inverse of L Lᵀ.
+
+    By halves, with L = [[a, 0], [c, d]]: [[aᵀa + cᵀc, cᵀd], [dᵀc, dᵀd]], a third of the work of the whole product.
+    """
+    n = L.shape[0]
+    if n <= _PRODUCT_LEAF:
+        return transposed(L) @ L
+    half = n // 2
+    a, c, d = L[:half, :half], L[half:, :half], L[half:, half:]
+    cT = transposed(c)
+    side = cT @ d
+    return jnp.block([[lower_gram(a) + cT @ c, side], [side.T, lower_gram(d)]])
 
 
 def from_whitened(Li: Array, LiT: Array, G: Array) -> Array:

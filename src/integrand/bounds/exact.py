@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.linalg import LEAST_VARIANCE, AnyArray, cholesky, log_diagonal_sum, triangular_inverse
+from integrand.linalg import LEAST_VARIANCE, AnyArray, cholesky, log_diagonal_sum, lower_gram, triangular_inverse
 from integrand.precision import in_float64
 
 
@@ -62,8 +62,7 @@ def _forward(gp: GP, X: Array, y: Array):
 
 def _backward(saved, cotangent):
     gp, X, (L, alpha, _), finite = saved
-    Li = triangular_inverse(L)
-    dK = 0.5 * (alpha[:, None] * alpha[None, :] - Li.T @ Li)
+    dK = 0.5 * (alpha[:, None] * alpha[None, :] - lower_gram(triangular_inverse(L)))
     _, pull = jax.vjp(lambda kernel: kernel.gram(X), gp.kernel)
     gradient = GP(pull(dK)[0], 2.0 * gp.noise * jnp.trace(dK), jnp.sum(alpha))
     return jax.tree.map(lambda g: jnp.where(finite, cotangent * g, 0.0), gradient), None, None
