@@ -29,6 +29,7 @@ from integrand import (
 )
 from integrand.precision import float64_scope
 from integrand.presets import PRESETS, preset_prior
+from integrand.priors import PooledPrior
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
 
@@ -71,16 +72,18 @@ def test_log_prior_is_the_sum_over_parameters(model):
     phi = random_phi(model)
     start, total = 0, 0.0
     for parameter in model.parameters:
-        for _ in range(parameter.size):
-            total += float(parameter.prior.log_density(phi[start]))
-            start += 1
+        step = parameter.size if isinstance(parameter.prior, PooledPrior) else 1
+        for at in range(start, start + parameter.size, step):
+            total += float(parameter.prior.log_density(phi[at : at + step]))
+        start += parameter.size
     assert start == model.n_theta
     assert float(model.log_prior(phi)) == pytest.approx(total, rel=1e-12, abs=1e-12)
 
 
 def test_log_prior_in_full():
     """The paper's priors by hand: θ = exp φ, so each entry adds log p(θ) + φ."""
-    model, phi = MODELS["rbf"], random_phi(MODELS["rbf"])
+    model = Model(RBF(), COLUMNS, priors="paper")
+    phi = random_phi(model)
     theta = np.exp(phi)
     laws = [stats.gamma(2), stats.gamma(2), stats.halfcauchy(), stats.halfcauchy()]
     expected = sum(law.logpdf(t) + np.log(t) for law, t in zip(laws, theta, strict=True))
@@ -136,7 +139,7 @@ def test_one_number_for_all_columns():
 def test_start_is_the_median():
     model = MODELS["tree"]
     theta = model.theta(jnp.asarray(model.start()))
-    assert float(theta["1.0.lengthscale"][0]) == pytest.approx(stats.gamma(2).median(), rel=1e-9)
+    assert float(theta["1.0.lengthscale"][0]) == pytest.approx(1.5, rel=1e-9)  # pooled, one column
     assert float(theta["2.scale"]) ** 2 == pytest.approx(stats.gamma(2).median(), rel=1e-9)
     assert float(theta["mean"]) == 0.0
     assert model.start().dtype == np.float64
@@ -187,8 +190,16 @@ def test_prior_draws_depend_on_the_key_alone():
 
 
 def test_paper_preset():
-    priors = {p.name: p.prior for p in Model(RBF(), 3).parameters}
+    priors = {p.name: p.prior for p in Model(RBF(), 3, priors="paper").parameters}
     assert priors == {"lengthscale": Gamma(2, 1), "scale": HalfCauchy(1), "noise": HalfCauchy(1)}
+
+
+@pytest.mark.parametrize("D", [1, 4, 18])
+def test_pooled_preset_is_the_default(D):
+    prior = Model(RBF(), D).parameters[0].prior
+    assert prior == Model(RBF(), D, priors="pooled").parameters[0].prior
+    assert prior.arguments == pytest.approx((2.0, 2.0, 2.0 / (3.0 * math.sqrt(D))))
+    assert prior.median == pytest.approx(1.5 * math.sqrt(D))  # the median of BetaPrime(2, 2) is 1
 
 
 @pytest.mark.parametrize("D", [1, 4, 18])
@@ -224,7 +235,7 @@ def test_equal_models_share_compiled_functions():
         traces.append(model)
         return model.log_prior(phi)
 
-    first, second = Model(RBF(), ("a", "b")), Model(RBF(Gamma(2, 1)), ("c", "d"))
+    first, second = Model(RBF(), ("a", "b"), priors="paper"), Model(RBF(Gamma(2, 1)), ("c", "d"))
     assert first == second
     assert hash(first) == hash(second)
     log_prior(first, jnp.zeros(4))
@@ -242,7 +253,7 @@ def test_different_models_differ():
 
 def test_repr():
     assert repr(MODELS["rbf"]) == (
-        "Model(RBF(lengthscale=Gamma(2, 1), scale=HalfCauchy(1)), noise=HalfCauchy(1), mean=0.0, "
+        "Model(RBF(lengthscale=PooledInverseGamma(2, 2, 0.471405), scale=HalfCauchy(1)), noise=HalfCauchy(1), mean=0.0, "
         "columns=['age', 'dose'])"
     )
 

@@ -17,7 +17,7 @@ def gradient(job):
     from integrand.model import Model
     from integrand.targets import CollapsedTarget
 
-    model = Model(RBF(), job.X.shape[1])
+    model = Model(RBF(), job.X.shape[1], priors="paper")
     target = CollapsedTarget(model, Dataset.of(job.X, job.y, block_rows_for(len(job.Z))), _jitter(job))
     lengthscale, scale, noise = job.point()
     phi = model.unconstrained({"lengthscale": lengthscale, "scale": scale, "noise": noise})
@@ -68,7 +68,7 @@ def ml2(job):
         return found
 
     CollapsedTarget.evaluate = watched
-    posterior = _fit(job, "ml2", Z=job.Z, **job.options.get("settings", {}))
+    posterior = _fit(job, "ml2", Z=job.Z, priors="paper", **job.options.get("settings", {}))
     seconds = job.seconds()
     theta = posterior.theta_optimum
     row = {"seconds": seconds, "bound": best[0], "trajectory": trajectory.points, "notes": list(posterior.notes)}
@@ -78,7 +78,8 @@ def ml2(job):
 def sample(job):
     from integrand.methods.problem import Settings
 
-    given = {} if job.options.get("own_Z") else {"Z": job.Z}
+    # Where the whole product runs it has its defaults, else what its peers are given.
+    given = {} if job.options.get("own_Z") else {"Z": job.Z, "priors": "paper"}
     posterior = _fit(job, job.options["method"], **given, **job.options.get("settings", {}))
     seconds, spent = job.seconds(), dict(posterior.seconds)
     theta = posterior.theta
