@@ -253,8 +253,8 @@ def test_different_models_differ():
 
 def test_repr():
     assert repr(MODELS["rbf"]) == (
-        "Model(RBF(lengthscale=PooledInverseGamma(2, 2, 0.471405), scale=HalfCauchy(1)), noise=HalfCauchy(1), mean=0.0, "
-        "columns=['age', 'dose'])"
+        "Model(RBF(lengthscale=PooledInverseGamma(2, 2, 0.471405), scale=HalfCauchy(1)), noise=HalfCauchy(1), "
+        "mean=0.0, columns=['age', 'dose'])"
     )
 
 

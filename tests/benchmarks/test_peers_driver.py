@@ -155,7 +155,7 @@ def test_optimisers_start_at_the_medians_of_the_priors():
     from integrand.kernels import RBF
     from integrand.model import Model
 
-    model = Model(RBF(), 1)
+    model = Model(RBF(), 1, priors="paper")
     assert {f"start_{p.name}": p.prior.median for p in model.parameters} == pytest.approx(START, rel=1e-12)
 
 

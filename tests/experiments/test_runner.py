@@ -1,12 +1,17 @@
 """Running a suite: skipped when done, safe to interrupt, shared between processes."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from integrand.cli.app import app
-from integrand.experiments import runner, work
+from integrand.experiments import measure, runner, work
 from integrand.experiments.store import Store
 from integrand.experiments.suites import SUITES
 
@@ -59,6 +64,15 @@ def test_an_interrupt_gives_the_claim_back(tmp_path, monkeypatch):
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
+def test_a_fit_that_ctrl_c_ended_is_no_result(tmp_path, monkeypatch):
+    def fit(*arguments, **settings):
+        return SimpleNamespace(verdict=SimpleNamespace(codes=("interrupted", "ess-bulk")))
+
+    monkeypatch.setattr(measure, "fit", fit)
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0").exit_code == 130
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -97,3 +111,17 @@ def test_two_processes_share_a_real_suite(tmp_path):
     # The noise of the data is 0.4; the order of names is not that of the alphabet.
     assert first["hyperparameters"]["noise"]["value"] == pytest.approx(0.4, abs=0.06)
     assert first["made"]["settings"] == {"restarts": 5}
+
+
+def test_workers_end_with_a_driver_that_is_terminated():
+    """Each worker says its number and sleeps; the driver is told to end."""
+    worker = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    driver = f"import sys; from integrand.experiments import runner; worker = [sys.executable, '-c', {worker!r}]; "
+    driver += "runner._side_by_side(worker, 2)"
+    with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as process:
+        numbers = [int(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    for number in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)

@@ -11,7 +11,15 @@ from integrand.experiments.results import Mean, Results, in_standard_errors, mea
 from integrand.experiments.runner import tasks_of
 from integrand.experiments.store import Store
 from integrand.experiments.suites import SUITES
-from integrand.experiments.tables import paired_table, runtime_table, score_tables, spread_table, summary_tables
+from integrand.experiments.tables import (
+    paired_table,
+    runtime_table,
+    score_tables,
+    spread_table,
+    summary_tables,
+    time_ratios,
+    verdict_table,
+)
 
 UCI = SUITES["uci"]
 
@@ -25,14 +33,14 @@ def made(rmse, nlpd, seconds=2.0):
         "seconds": {"warm start": 1.0, "final": seconds - 1.0},
         "counts": {"gradients": 100},
         "draws": 1000,
-        "made": {"version": "0", "date": "2026-01-02"},
+        "made": {"version": "0", "date": "2026-01-02", "settings": {"max_minutes": 3.0}},
     }
 
 
 @pytest.fixture
 def store(tmp_path):
     store, rng = Store(tmp_path / "raw"), np.random.default_rng(0)
-    for task in tasks_of(UCI, "default", ["boston", "boston_as_published", "yacht"], ["SGPR", "SGPR + HMC"], range(4)):
+    for task in tasks_of(UCI, "default", ["boston", "boston_as_published", "yacht"], ["SGPR", "SGPR + HMC"], range(10)):
         better = 0.1 if task.arm.name == "SGPR + HMC" else 0.0
         store.keep(task, made(0.4 + 0.01 * task.split, 0.5 - better + 0.001 * rng.standard_normal()))
     return store
@@ -41,6 +49,7 @@ def store(tmp_path):
 def test_printed_numbers():
     assert printed("uci", "yacht", "sgpr-hmc", "rmse") == Printed(0.387, 0.03)
     assert printed("uci", "boston_as_published", "sgpr", "joint_nlpd") == Printed(2.539, None)
+    assert printed("uci", "energy", "sgpr-hmc", "joint_nlpd") == Printed(0.644, 0.013)  # its error is in the ablation
     assert printed("uci", "boston", "sgpr", "rmse") is None  # the paper's table is the damaged one
     assert printed("elevators", "500", "joint-hmc", "rmse") == Printed(0.0964, None)
     assert printed("runtime", "concrete", "gpr-hmc", "seconds") == Printed(977.4, 13.82)
@@ -51,15 +60,16 @@ def test_printed_numbers():
 def test_means_have_the_paper_s_standard_error():
     assert mean_of([1.0, 3.0]) == Mean(2.0, 1.0 / math.sqrt(2.0), 2)
     assert mean_of([]) is None
-    assert in_standard_errors(Mean(2.0, 0.3, 9), Printed(1.0, 0.4)) == pytest.approx(2.0)
-    assert in_standard_errors(Mean(2.0, 0.3, 9), None) is None
+    assert in_standard_errors(Mean(2.0, 0.3, 10), Printed(1.0, 0.4)) == pytest.approx(2.0)
+    assert in_standard_errors(Mean(2.0, 0.3, 10), None) is None
+    assert in_standard_errors(Mean(2.0, 0.3, 9), Printed(1.0, 0.4)) is None  # some splits are not the paper's ten
 
 
 def test_scores_stand_beside_the_paper_s(store):
     tables = {t.name: t for t in score_tables(Results.read(store, UCI, "default"))}
     row = next(r for r in tables["rmse"].rows if r[:2] == ["yacht", "SGPR"])
-    assert row[2:5] == ["0.415 (0.006)", "4", "0.412 (0.03)"]
-    assert float(row[5]) == pytest.approx(0.003 / math.hypot(0.03, 0.0056), abs=0.05)
+    assert row[2:5] == ["0.445 (0.009)", "10", "0.412 (0.03)"]
+    assert float(row[5]) == pytest.approx(0.033 / math.hypot(0.03, 0.009), abs=0.05)
     assert next(r for r in tables["rmse"].rows if r[0] == "boston")[4] == "-"
 
 
@@ -70,8 +80,39 @@ def test_paired_differences_see_what_the_spread_hides(store):
     assert difference == pytest.approx(-0.1, abs=0.005)
     assert error < 0.005
     assert (
-        spread_table(results, ["SGPR", "SGPR + HMC"])[0].rows[0][2] == f"{np.std([0.4, 0.41, 0.42, 0.43], ddof=1):.3f}"
+        spread_table(results, ["SGPR", "SGPR + HMC"])[0].rows[0][2]
+        == f"{np.std(0.4 + 0.01 * np.arange(10), ddof=1):.3f}"
     )
+
+
+def test_one_chain_has_no_r_hat_but_is_in_the_table(tmp_path):
+    store = Store(tmp_path)
+    for task in tasks_of(UCI, "default", ["yacht"], ["SGPR", "SGPR + HMC"], [0, 1]):
+        result = made(0.4, 0.5)
+        result["draws"] = 1 if task.arm.name == "SGPR" else 100
+        result["verdict"] |= {"r_hat": None, "ess_tail": 13.0 + task.split, "ok": False, "codes": ["budget"]}
+        store.keep(task, result)
+    rows = verdict_table(Results.read(store, UCI, "default"))[0].rows
+    assert rows[0][2:7] == ["0 of 2", "2", "-", "-", "-"]
+    assert rows[1][2:7] == ["0 of 2", "2", "13", "-", "2"]
+
+
+def test_times_on_elevators_as_ratios(tmp_path):
+    suite, store = SUITES["elevators"], Store(tmp_path)
+    for task in tasks_of(
+        suite, "default", ["elevators"], [arm.name for arm in suite.arms if arm.n_inducing < 300], [0]
+    ):
+        if task.arm.name != "JointHMC, M = 200":
+            store.keep(task, made(0.1, -0.9, seconds=2.0) | {"draws": 1000 if task.arm.method == "sgpr-hmc" else 500})
+    assert time_ratios(Results.read(store, suite, "default"))[0].rows == [["100", "2", "2", "1.00", "2.00"]]
+
+
+def test_the_paper_s_protocol_has_pages_of_its_own_suites_alone(tmp_path):
+    store = Store(tmp_path / "raw")
+    for task in tasks_of(UCI, "paper", ["yacht"], ["SGPR", "SGPR + HMC"], [4]):
+        store.keep(task, made(0.4, 0.5))
+    names = {p.name for p in collect(store, tmp_path / "docs")}
+    assert {name for name in names if name.endswith(".md")} == {"uci-paper.md"}
 
 
 def test_runtime_in_ratios(tmp_path):
@@ -100,4 +141,5 @@ def test_collect_writes_pages_tables_and_figures(store, tmp_path):
     page = (tmp_path / "docs" / "uci.md").read_text()
     assert "integrand reproduce uci" in page
     assert "| yacht | SGPR + HMC |" in page
+    assert "SGPR + HMC: 3" in page  # the cap of its fits
     assert (tmp_path / "docs" / "uci.png").read_bytes().startswith(b"\x89PNG")

@@ -101,7 +101,16 @@ def test_headings_language_and_captions(page):
 
 
 def test_says_what_was_fitted_and_how_to_cite(page, sampled):
-    for text in ("RBF(", "PooledInverseGamma(2, 2, ", "sgpr-hmc", "60", "ML-II", "R-hat", "Optimize or Integrate?", "NeurIPS 2022"):
+    for text in (
+        "RBF(",
+        "PooledInverseGamma(2, 2, ",
+        "sgpr-hmc",
+        "60",
+        "ML-II",
+        "R-hat",
+        "Optimize or Integrate?",
+        "NeurIPS 2022",
+    ):
         assert text in page.words
 
 

@@ -53,12 +53,24 @@ def _made(suite: Suite, results: Results) -> str:
     dates = sorted({m["date"] for m in made})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     protocol = "" if results.protocol == "default" else f" --protocol {results.protocol}"
-    caps = {f"{arm.name}: {arm.settings['max_minutes']:g} min" for arm in results.arms if "max_minutes" in arm.settings}
-    capped = f" Most minutes of draws: {', '.join(sorted(caps))}." if caps and not protocol else ""
+    caps = sorted({text for arm in results.arms for text in _caps(results, arm.name)})
+    capped = f" Most minutes of a fit: {', '.join(caps)}." if caps else ""
     return (
         f"Made by `integrand reproduce {suite.name}{protocol}` and `integrand reproduce --collect`; version "
         f"{', '.join(versions)}, {when}, {len(made)} fits.{capped}"
     )
+
+
+def _caps(results: Results, arm: str) -> list[str]:
+    """The caps on time that an arm's fits were given, and how many had each if not all the same."""
+    given = [
+        r["made"]["settings"].get("max_minutes")
+        for (_, name), splits in results.found.items()
+        for r in splits.values()
+        if name == arm
+    ]
+    counts = {cap: given.count(cap) for cap in sorted(c for c in set(given) if c is not None)}
+    return [f"{arm}: {cap:g}" + (f" ({n} of {len(given)} fits)" if n < len(given) else "") for cap, n in counts.items()]
 
 
 def _figure(suite: Suite, results: Results):

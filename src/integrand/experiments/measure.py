@@ -7,21 +7,29 @@ import numpy as np
 
 from integrand.errors import ConvergenceWarning
 from integrand.experiments.store import Task
+from integrand.kernels import RBF
 from integrand.methods.fitting import fit
 from integrand.metrics import evaluate
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import MOST_JOINT_ROWS
+from integrand.priors import Gamma, on_variance
 
 
 def fitted(task: Task, X: np.ndarray, y: np.ndarray, **arguments: Any) -> Posterior:
-    """The arm's fit under the protocol."""
+    """The arm's fit under the protocol. One that Ctrl-C ended is no result."""
     arm = task.arm
     settings = dict(arm.settings) | {"n_inducing": max(arm.n_inducing, 1), "seed": task.split}
     if task.protocol == "paper":
         settings["schedule"] = "paper"
+        if arm.method == "joint-hmc":  # the paper's runs had other priors here
+            on_both = on_variance(Gamma(2.0, 1.0))
+            arguments |= {"kernel": RBF(scale=on_both), "noise": on_both}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is part of the result
-        return fit(X, y, method=arm.method, priors=arm.priors, **settings, **arguments)
+        posterior = fit(X, y, method=arm.method, priors=arm.priors, **settings, **arguments)
+    if posterior.verdict is not None and "interrupted" in posterior.verdict.codes:
+        raise KeyboardInterrupt
+    return posterior
 
 
 def scores(posterior: Posterior, X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
@@ -36,6 +44,7 @@ def facts(posterior: Posterior) -> dict[str, Any]:
     found: dict[str, Any] = {
         "seconds": dict(posterior.seconds),
         "counts": dict(posterior.counts),
+        "n_inducing": len(posterior.Z),
         "draws": int(posterior.chains.x.shape[0] * posterior.chains.x.shape[1]),
         "bound": float(posterior.history[-1].bound) if posterior.history else None,
         "hyperparameters": hyperparameters(posterior),

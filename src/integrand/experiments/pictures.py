@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from integrand.experiments.one_dimension import truth
 from integrand.experiments.paper_numbers import printed
-from integrand.experiments.results import Results
+from integrand.experiments.results import ALL_SPLITS, Results
 from integrand.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION, panels, styled
 
 COLOURS = {
@@ -25,7 +25,7 @@ _MORE = (BLUE, GREEN, PURPLE, VERMILION, SKY)
 
 @styled
 def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd")) -> Figure:
-    """Mean and standard error of each method on each data set; crosses are the paper's."""
+    """Mean and standard error of each method on each data set; hollow: fewer than ten splits; crosses: the paper's."""
     axes = panels(len(metrics) * len(results.datasets), None, (2.1, 2.0), len(results.datasets))
     titles = {"joint_nlpd": "NLPD as in the paper", "nlpd": "NLPD of the mixture", "rmse": "RMSE"}
     for i, metric in enumerate(metrics):
@@ -35,16 +35,21 @@ def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"
                 found = results.mean(dataset, arm.name, metric)
                 if found is not None:
                     colour = COLOURS.get(arm.name, _MORE[k % len(_MORE)])
-                    ax.errorbar(k, found.value, found.error, fmt="o", ms=4, color=colour, capsize=2)
+                    inside = colour if found.n >= ALL_SPLITS else "white"
+                    ax.errorbar(k, found.value, found.error, fmt="o", ms=4, color=colour, mfc=inside, capsize=2)
                 theirs = printed("uci", dataset, arm.paper, metric)
                 if theirs is not None:
                     ax.plot(k + 0.25, theirs.value, "x", ms=4, color=GREY)
-            ax.set_xticks(range(len(results.arms)), [a.name.replace("SGPR + HMC, ", "") for a in results.arms])
+            labels = [a.name.replace("SGPR + HMC, ", "") if i == len(metrics) - 1 else "" for a in results.arms]
+            ax.set_xticks(range(len(results.arms)), labels)
             ax.tick_params(axis="x", rotation=90)
+            ax.set_xlim(-0.5, len(results.arms) - 0.5)
             ax.set_title(dataset if i == 0 else "")
             if j == 0:
                 ax.set_ylabel(titles[metric])
-    return axes[0].get_figure()
+    figure = axes[0].get_figure()
+    figure.supxlabel("means and standard errors; hollow: fewer than ten splits; crosses: the paper", fontsize=7)
+    return figure
 
 
 @styled

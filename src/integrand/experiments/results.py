@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from integrand.experiments.paper_numbers import Printed
-from integrand.experiments.runner import tasks_of
+from integrand.experiments.runner import arm_names, tasks_of
 from integrand.experiments.store import Store
 from integrand.experiments.suites import Arm, Suite
+
+ALL_SPLITS = 10  # of the paper
 
 
 class Mean(NamedTuple):
@@ -35,7 +37,7 @@ class Results:
     @classmethod
     def read(cls, store: Store, suite: Suite, protocol: str) -> "Results":
         """All results of the suite that the store has."""
-        names = [arm.name for arm in suite.arms]
+        names = arm_names(suite, protocol) if protocol == "default" or suite.paper_arms else ()
         found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
         for task in tasks_of(suite, protocol, suite.datasets, names, suite.splits):
             result = store.result(task)
@@ -87,8 +89,11 @@ def mean_of(values: Sequence[float]) -> Mean | None:
 
 
 def in_standard_errors(ours: Mean | None, theirs: Printed | None) -> float | None:
-    """(ours - paper) / combined standard error; the paper's is taken to be ours where it printed none."""
-    if ours is None or theirs is None:
+    """(ours - paper) / combined standard error; the paper's is taken to be ours where it printed none.
+
+    None with fewer than the paper's ten splits: they differ too much to compare some with all.
+    """
+    if ours is None or theirs is None or ours.n < ALL_SPLITS:
         return None
     error = math.hypot(ours.error, ours.error if theirs.error is None else theirs.error)
     return (ours.value - theirs.value) / error if error > 0 else None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,9 +130,13 @@ def run_plan(plan: Plan, jobs: int) -> int:
 
 
 def _side_by_side(command: Sequence[str], jobs: int) -> None:
-    """Processes that claim tasks from the same list; each has cores of its own where the system can pin them."""
+    """Processes that claim tasks from the same list; each has cores of its own where the system can pin them.
+
+    They end with this one, also where it is terminated.
+    """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     workers = []
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for i in range(jobs):
         environment = dict(os.environ)
         if len(cores) >= jobs:
@@ -146,6 +151,8 @@ def _side_by_side(command: Sequence[str], jobs: int) -> None:
         for worker in workers:
             worker.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(text: str) -> None:

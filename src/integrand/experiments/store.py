@@ -83,15 +83,20 @@ class Store:
         finally:
             ended.set()
             keeper.join()
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if path.read_text() == _mine():  # not of one who took it for abandoned
+                    path.unlink()
+
+
+def _mine() -> str:
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
 
 
 def _take(path: Path) -> bool:
-    mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
     for _ in range(2):
         try:
             with open(path, "x") as file:
-                file.write(mine)
+                file.write(_mine())
             return True
         except FileExistsError:
             if not _abandoned(path):
