@@ -16,6 +16,7 @@ from integrand.errors import InputError, IntegrandError
 from integrand.experiments.store import Store, Task
 from integrand.experiments.suites import SUITES, Arm, Suite, protocol_arm
 
+_LOOK_SECONDS = 0.2  # between looks at whether workers have ended
 _CORES = "INTEGRAND_CORES"  # environment variable: the cores that a worker keeps to
 
 
@@ -135,16 +136,18 @@ def _side_by_side(command: Sequence[str], jobs: int) -> None:
     They end with this one, also where it is terminated.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    workers = []
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    for i in range(jobs):
-        environment = dict(os.environ)
-        if len(cores) >= jobs:
-            environment[_CORES] = ",".join(map(str, cores[i::jobs]))
-        workers.append(subprocess.Popen(command, env=environment))
+    workers, asked_to_end = [], []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
     try:
-        for worker in workers:
-            worker.wait()
+        for i in range(jobs):
+            environment = dict(os.environ)
+            if len(cores) >= jobs:
+                environment[_CORES] = ",".join(map(str, cores[i::jobs]))
+            workers.append(subprocess.Popen(command, env=environment))
+        while any(worker.poll() is None for worker in workers):
+            if asked_to_end:
+                sys.exit(128 + signal.SIGTERM)
+            time.sleep(_LOOK_SECONDS)
     except BaseException:
         for worker in workers:
             worker.terminate()
