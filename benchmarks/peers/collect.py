@@ -46,7 +46,8 @@ def _page(rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[
     links = "../../benchmarks.md" if profile != "full" else "../benchmarks.md"
     parts = [
         "# Side by side with what people use today",
-        "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z, one "
+        "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z (but "
+        "for our whole product, which has its own defaults), one "
         f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
         "processes, least and most in brackets.",
     ]

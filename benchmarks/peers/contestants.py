@@ -15,6 +15,7 @@ class Contestant:
     caveat: str = ""
     same_model: bool = True  # its bound or posterior is the one of the others
     of_bound: str = ""
+    as_predictor: str = ""  # where what it predicts with is not what it was fitted with
 
     @property
     def bound_label(self) -> str:
@@ -38,7 +39,7 @@ CONTESTANTS = {
         OURS,
         "peer_integrand.py",
         {"method": "sgpr-hmc", "own_Z": True},
-        "Z moves with θ, from the library's own start",
+        "Z moves with θ, from the library's own start; its default priors, not those that the others are given",
     ),
     "integrand-fixed-z": Contestant(
         "integrand `sgpr-hmc-fixed-z`", OURS, "peer_integrand.py", {"method": "sgpr-hmc-fixed-z"}, _FIXED_Z
@@ -59,10 +60,20 @@ CONTESTANTS = {
         f"{_FIXED_Z}; u is drawn too, so that θ has the same posterior as with SGPR",
     ),
     "gpytorch": Contestant(
-        "GPyTorch SGPR, Adam 0.1", "gpytorch", "peer_gpytorch.py", {"rate": 0.1}, _NO_JITTER + _FITC
+        "GPyTorch SGPR, Adam 0.1",
+        "gpytorch",
+        "peer_gpytorch.py",
+        {"rate": 0.1},
+        _NO_JITTER + _FITC,
+        as_predictor="predicts as FITC",
     ),
     "gpytorch-slow": Contestant(
-        "GPyTorch SGPR, Adam 0.01", "gpytorch", "peer_gpytorch.py", {"rate": 0.01}, _NO_JITTER + _FITC
+        "GPyTorch SGPR, Adam 0.01",
+        "gpytorch",
+        "peer_gpytorch.py",
+        {"rate": 0.01},
+        _NO_JITTER + _FITC,
+        as_predictor="predicts as FITC",
     ),
     "pyro-exact": Contestant(
         "GPyTorch exact GP, Pyro NUTS",

@@ -49,6 +49,9 @@ def convergence_numbers(draws: np.ndarray) -> dict[str, Any]:
     """
     from integrand.infer.diagnostics import convergence
 
+    for k in range(1, len(draws)):
+        if any(np.array_equal(draws[k], other) for other in draws[:k]):
+            raise ValueError("two chains are the same: they shared a seed")
     logs = np.log(draws)
     numbers = convergence(logs)
     mean, sd = logs.mean(axis=(0, 1)), logs.std(axis=(0, 1), ddof=1)

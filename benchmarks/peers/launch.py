@@ -22,7 +22,7 @@ def environment(threads: int, caches: Path) -> dict[str, str]:
     n = str(threads)
     pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB", "BLIS")
     values = {f"{name}_NUM_THREADS": n for name in pools}
-    values |= {"TF_NUM_INTRAOP_THREADS": n, "TF_NUM_INTEROP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    values |= {"TF_NUM_INTRAOP_THREADS": n, "TF_NUM_INTEROP_THREADS": n, "TF_CPP_MIN_LOG_LEVEL": "3"}
     values |= {"TF_ENABLE_ONEDNN_OPTS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
     values |= {"PYTENSOR_FLAGS": f"base_compiledir={caches / 'pytensor'}", "NUMBA_CACHE_DIR": str(caches / "numba")}
     if threads == 1:
@@ -67,7 +67,12 @@ def run_child(
                 env={**os.environ, **variables},
                 start_new_session=True,
             )
-        code, peak, ended = _watched(child, spawned + record["limit"], memory_cap_mb)
+        try:
+            code, peak, ended = _watched(child, spawned + record["limit"], memory_cap_mb)
+        except BaseException:  # the driver is told to end: no child goes on without it
+            _end(child)
+            child.wait()
+            raise
         wall = time.time() - spawned
         output.seek(0)
         said = output.read().decode(errors="replace")
@@ -82,6 +87,7 @@ def run_child(
         row |= {"status": kind, "reason": reason}
     else:
         row["result"] = json.loads(result_path.read_text())
+        row["peak_mb"] = max(peak, row["result"].pop("peak_mb", 0.0))
     return row, result_path.with_suffix(".npz")
 
 
@@ -95,16 +101,18 @@ def _watched(child: subprocess.Popen, deadline: float, memory_cap_mb: float) -> 
     """Exit code, peak memory of the child and its children in MB, and why it was ended ("" if it was not)."""
     peak, ended = 0.0, ""
     while True:
-        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
-        if pid:
-            child.returncode = os.waitstatus_to_exitcode(status)
-            return child.returncode, max(peak, usage.ru_maxrss / 1024.0), ended
+        if child.poll() is not None:  # its own peak is for it to say: what the kernel counts begins with the driver's
+            return child.returncode, peak, ended
         peak = max(peak, _tree_mb(child.pid))
         if not ended and (time.time() > deadline or peak > memory_cap_mb):
             ended = "memory" if peak > memory_cap_mb else "time"
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _end(child)
         time.sleep(_POLL_SECONDS)
+
+
+def _end(child: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _tree_mb(root: int) -> float:

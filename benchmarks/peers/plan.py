@@ -17,7 +17,7 @@ PRIORS = {"lengthscale": (2.0, 1.0), "scale": (1.0,), "noise": (1.0,)}
 GRADIENT = (OURS, "gpflow", "gpytorch", "pymc", "pymc-z", "gpjax", "numpyro")
 ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn")
 HYPERPOSTERIOR = ("integrand-fixed-z", "pymc", "pymc-nutpie", "gpflow-hmc", "numpyro", "pyro-exact")
-ACCURACY = (OURS, "integrand-sgpr-hmc", "gpflow", "gpytorch", "gpjax", "sklearn")
+ACCURACY = (OURS, "integrand-sgpr-hmc", "gpflow", "gpytorch", "gpjax", "sklearn", "pymc-nutpie")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ FULL = Profile(
     gradient_rows=(10_000, 100_000),
     growth_rows=(1_000, 10_000, 100_000, 1_000_000),
     gradient_repeats=3,
-    gradient_seconds=3.0,
+    gradient_seconds=1.5,
     ml2_repeats=3,
     steps={"adam": 2000},
     hyper_repeats=2,
@@ -83,8 +83,8 @@ FULL = Profile(
     cap=1500.0,
     product_repeats=3,
     splits={
-        "yacht": dict.fromkeys(ACCURACY, 10) | {"pymc": 3, "gpflow-sgpmc": 2, "pyro-exact": 2},
-        "concrete": dict.fromkeys(ACCURACY, 10) | {"pymc": 2, "gpflow-sgpmc": 1},
+        "yacht": dict.fromkeys(ACCURACY, 10) | {"gpflow-sgpmc": 2, "pyro-exact": 2},
+        "concrete": dict.fromkeys(ACCURACY, 10) | {"gpflow-sgpmc": 1},
     },
     accuracy_cap=900.0,
 )
@@ -128,11 +128,19 @@ SMOKE = replace(
 PROFILES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 
 # Of samplers that would use up any budget: another model, or chains that hardly move.
-_CAPS = {"pyro-exact": 600.0, "gpflow-sgpmc": 600.0}
-# Where a call takes seconds.
-_LARGE = ("synthetic-100000", "synthetic-1000000")
+_CAPS = {"pyro-exact": 180.0, "gpflow-sgpmc": 120.0}
+# Where a call takes seconds: so many calls at least, and so many processes at most.
+_LARGE = {"synthetic-100000": (3, 2), "synthetic-1000000": (2, 1)}
 # Of these one run says enough: they take long, and nothing about them is a close call.
-_ONCE = ("pymc", "pyro-exact", "pymc-z")
+_ONCE = {
+    "gradient": ("pymc-z",),
+    "ml2": ("sklearn", "gpytorch-slow"),
+    "hyperposterior": ("pymc", "pyro-exact", "gpflow-hmc", "numpyro"),
+}
+# PyMC with Z as a variable is not made for that: where it stands is shown once, small and large.
+_WITH_Z = ("yacht-0", "synthetic-10000")
+# Chains that only predict: as many draws as a mixture needs.
+_TO_PREDICT = {"pymc-nutpie": {"tune": 200, "draws": 200}}
 
 
 def jobs(profile: Profile, measures: Sequence[str] = MEASURES) -> list[Job]:
@@ -148,17 +156,25 @@ def _options(contestant: str, **more: Any) -> dict[str, Any]:
     return CONTESTANTS[contestant].options | more
 
 
-def _repeats(contestant: str, repeats: int) -> int:
-    return 1 if contestant in _ONCE else repeats
+def _repeats(measure: str, contestant: str, repeats: int) -> int:
+    return 1 if contestant in _ONCE.get(measure, ()) else repeats
+
+
+def _turned(names: Sequence[str], repeat: int) -> list[str]:
+    """In another order each time, so that nobody is always first."""
+    k = repeat % len(names)
+    return [*names[k:], *names[:k]]
 
 
 def _gradients(profile: Profile, problems: Sequence[str], cores: Sequence[int], repeats: int) -> Iterator[Job]:
     for repeat in range(repeats):
         for problem in problems:
-            least = 3 if problem in _LARGE else 5
+            least, most = _LARGE.get(problem, (5, repeats))
+            if repeat >= most:
+                continue
             for n in cores:
-                for name in GRADIENT:
-                    if repeat >= _repeats(name, repeats):
+                for name in _turned(GRADIENT, repeat):
+                    if repeat >= _repeats("gradient", name, repeats) or (name == "pymc-z" and problem not in _WITH_Z):
                         continue
                     options = _options(name, seconds=profile.gradient_seconds, least=least, most=1000)
                     limit = 600.0 if profile is FULL else 120.0
@@ -185,8 +201,11 @@ def _optimisation(profile: Profile, measure: str, problem: str, name: str, repea
 def _ml2(profile: Profile) -> Iterator[Job]:
     for repeat in range(profile.ml2_repeats):
         for dataset in profile.datasets:
-            for name in ML2:
-                yield _optimisation(profile, "ml2", f"{dataset}-0", name, repeat, COMMON_JITTER)
+            for name in _turned(ML2, repeat):
+                if repeat < _repeats("ml2", name, profile.ml2_repeats):
+                    yield _optimisation(profile, "ml2", f"{dataset}-0", name, repeat, COMMON_JITTER)
+            if repeat < profile.product_repeats:  # in the same minutes as what it is compared with
+                yield _whole(profile, dataset, repeat)
 
 
 def _sampling(profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any, cap: float) -> Job:
@@ -199,17 +218,23 @@ def _sampling(profile: Profile, measure: str, problem: str, name: str, repeat: i
 def _hyperposterior(profile: Profile) -> Iterator[Job]:
     for repeat in range(profile.hyper_repeats):
         for dataset in profile.hyper_datasets:
-            for name in HYPERPOSTERIOR:
-                if repeat < _repeats(name, profile.hyper_repeats):
+            for name in _turned(HYPERPOSTERIOR, repeat):
+                if repeat < _repeats("hyperposterior", name, profile.hyper_repeats):
                     problem = f"{dataset}-0"
                     yield _sampling(profile, "hyperposterior", problem, name, repeat, COMMON_JITTER, profile.cap)
 
 
+def _whole(profile: Profile, dataset: str, repeat: int) -> Job:
+    """Ours with its defaults, threads included."""
+    job = _sampling(profile, "product", f"{dataset}-0", "integrand-sgpr-hmc", repeat, None, profile.cap)
+    return replace(job, threads=2)
+
+
 def _product(profile: Profile) -> Iterator[Job]:
-    """Ours only, with its defaults: what it is compared with, ML-II and PyMC, is in the other measures."""
+    """Ours only: what it is compared with, ML-II and PyMC, is in the other measures."""
     for repeat in range(profile.product_repeats):
         for dataset in profile.datasets:
-            yield _sampling(profile, "product", f"{dataset}-0", "integrand-sgpr-hmc", repeat, None, profile.cap)
+            yield _whole(profile, dataset, repeat)
 
 
 def _accuracy(profile: Profile) -> Iterator[Job]:
@@ -223,7 +248,9 @@ def _accuracy(profile: Profile) -> Iterator[Job]:
                 if name in ML2:
                     yield _optimisation(profile, "accuracy", problem, name, 0, None)
                 else:
-                    yield _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap)
+                    job = _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap)
+                    fewer = _TO_PREDICT.get(name, {}) if profile is FULL else {}
+                    yield replace(job, options=job.options | fewer)
 
 
 _BUILDERS = {

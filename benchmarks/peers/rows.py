@@ -67,6 +67,13 @@ def label(contestant: str) -> str:
     return CONTESTANTS[contestant].label
 
 
+def predictor_label(contestant: str) -> str:
+    """The label, and whether what predicts is another model than what was fitted."""
+    one = CONTESTANTS[contestant]
+    also = one.as_predictor or ("" if one.same_model else "another model")
+    return f"{one.label} ({also})" if also else one.label
+
+
 def bound_label(contestant: str) -> str:
     return CONTESTANTS[contestant].bound_label
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,13 +27,18 @@ from machine import machine, revision  # noqa: E402
 from plan import MEASURES, PROFILES, Job, jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
 
+QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own
+
 
 def parsed(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", choices=PROFILES, default="full")
     parser.add_argument("--measures", default=",".join(MEASURES), help="some of them, in the order to run")
     parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
-    parser.add_argument("--retry", action="store_true", help="run again what did not end well")
+    parser.add_argument("--retry", action="store_true", help="run again what failed")
+    parser.add_argument(
+        "--again", action="store_true", help="run again all that is chosen, after a change of the library"
+    )
     parser.add_argument("--venvs", default=os.environ.get("PEERS_VENVS", str(HERE / ".venvs")))
     parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for results")
     beside = HERE.parents[2] / "shared" / "data"
@@ -71,12 +77,12 @@ def result_path(work: Path, job: Job) -> Path:
     return work / "results" / f"{job.key}.json"
 
 
-def pending(todo: list[Job], work: Path, retry: bool) -> list[Job]:
-    """Jobs without a result; with `retry` also those whose result is a failure."""
+def pending(todo: list[Job], work: Path, retry: bool, again: bool = False) -> list[Job]:
+    """Jobs without a result; with `retry` also those that failed (time and memory would run out once more)."""
 
     def waits(job: Job) -> bool:
         path = result_path(work, job)
-        return not path.exists() or (retry and json.loads(path.read_text())["status"] != "done")
+        return again or not path.exists() or (retry and json.loads(path.read_text())["status"] == "failed")
 
     return [job for job in todo if waits(job)]
 
@@ -96,7 +102,7 @@ def run_one(job: Job, arguments, work: Path) -> dict:
         variables["PYTHONPATH"] = ""  # a peer must not see the packages of this environment
     record = job.record() | {"problem": str(problem.resolve())}
     command = interpreter(job, Path(arguments.venvs))
-    scratch = work / "scratch"
+    scratch = work / "scratch" / job.key
     load = os.getloadavg()[0]
     if shutil.which(command[0]):
         row, arrays = run_child(command, record, scratch, variables)
@@ -138,7 +144,7 @@ def main() -> None:
         install(Path(arguments.venvs))
         return
     todo = wanted(arguments)
-    waiting = pending(todo, work, arguments.retry)
+    waiting = pending(todo, work, arguments.retry, arguments.again)
     if arguments.list:
         for job in todo:
             print(f"{'waits' if job in waiting else 'there':5} {job.key}")
@@ -146,6 +152,9 @@ def main() -> None:
         return
     if not arguments.collect and waiting:
         _refuse_without_data(waiting, arguments.data_dir)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        if (load := os.getloadavg()[0]) > QUIET_LOAD:
+            print(f"the machine is busy (load {load:.1f}): times will not mean much", file=sys.stderr, flush=True)
         work.mkdir(parents=True, exist_ok=True)
         (work / "machine.json").write_text(json.dumps(machine()))
         for k, job in enumerate(waiting):

@@ -51,7 +51,7 @@ def _gradient_cells(some: list[Row], problems: list[str], contestant: str) -> li
             cells.append(R.why(mine))
         else:
             times = f" ({found[0] / ours[0]:.1f} x)" if ours and contestant != OURS else ""
-            cells.append(R.number(found[0]) + times)
+            cells.append(R.spread(found) + times)
     return cells
 
 

@@ -74,6 +74,22 @@ def test_too_long_becomes_a_row(tmp_path, record):
     assert not arrays.exists()
 
 
+def test_no_child_goes_on_without_its_driver(tmp_path, record, monkeypatch):
+    number = tmp_path / "number"
+    text = f"import os, time; open({str(number)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+
+    def interrupted(pid):
+        if number.exists() and number.read_text():
+            raise KeyboardInterrupt
+        return 0.0
+
+    monkeypatch.setattr(launch, "_tree_mb", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ran(tmp_path, record, text)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
+
+
 def test_too_much_memory_becomes_a_row(tmp_path, record):
     text = "import time; x = bytearray(80_000_000); time.sleep(60)"
     row, _ = ran(tmp_path, record, text, memory_cap_mb=60.0)

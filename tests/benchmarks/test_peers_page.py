@@ -152,6 +152,13 @@ def test_z_scores_of_equal_and_of_shifted_posteriors():
     assert min(z_scores(rows[2], rows[1])) > 5.0
 
 
+def test_chains_that_share_a_seed_are_no_result():
+    draws = np.exp(np.random.default_rng(0).standard_normal((4, 100, 3)))
+    draws[3] = draws[1]
+    with pytest.raises(ValueError, match="two chains are the same"):
+        convergence_numbers(draws)
+
+
 def test_judges_agree_with_the_library():
     from integrand.bounds.exact import log_marginal_likelihood
     from integrand.gp import GP

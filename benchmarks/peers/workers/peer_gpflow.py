@@ -106,7 +106,8 @@ def _chains(job, seeds):
     )
 
     @tf.function
-    def go_on(state, results, length):
+    def go_on(state, results, length, seed):
+        # A seed of its own for each stretch: a traced function does not see `tf.random.set_seed`.
         return tfp.mcmc.sample_chain(
             length,
             state,
@@ -114,6 +115,7 @@ def _chains(job, seeds):
             kernel=kernel,
             trace_fn=None,
             return_final_kernel_results=True,
+            seed=seed,
         )
 
     @tf.function
@@ -123,13 +125,12 @@ def _chains(job, seeds):
     drawn, began = [], time.time()
     for k, seed in enumerate(seeds):
         share = job.deadline(began, k, len(seeds))
-        tf.random.set_seed(seed)
         for variable, value in zip(model.trainable_variables, mode, strict=True):
             variable.assign(value)
         state = [tf.identity(v) for v in helper.current_state]
         results, parts, done = first(state), [], -tune
         while done < draws and not (time.time() > share and done >= chunk):
-            found = go_on(state, results, tf.constant(chunk))
+            found = go_on(state, results, tf.constant(chunk), tf.constant([seed, done + tune], tf.int32))
             state, results = [s[-1] for s in found.all_states], found.final_kernel_results
             done += chunk
             if done > 0:

@@ -81,20 +81,23 @@ def _by_pymc(job, model):
         if job.over():
             raise KeyboardInterrupt
 
-    with model:
-        found = pm.sample(
-            draws=o["draws"],
-            tune=o["tune"],
-            chains=o.get("chains", 4),
-            cores=job.cores,
-            random_seed=job.seed,
-            progressbar=False,
-            compute_convergence_checks=False,
-            callback=watch,
-        )
-    finished = [c for c, n in in_chain.items() if n >= o["tune"] + 4]
-    if not finished:
-        raise TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
+    late = TimeoutError(f"tuning did not end within the budget of {o['cap']} s")
+    try:
+        with model:
+            found = pm.sample(
+                draws=o["draws"],
+                tune=o["tune"],
+                chains=o.get("chains", 4),
+                cores=job.cores,
+                random_seed=job.seed,
+                progressbar=False,
+                compute_convergence_checks=False,
+                callback=watch,
+            )
+    except ValueError as error:  # what it says of a trace without draws
+        raise late if job.over() else error from error
+    if not [c for c, n in in_chain.items() if n >= o["tune"] + 4]:
+        raise late
     spent = found.posterior.attrs.get("sampling_time", time.time() - began)
     return found.posterior, float(spent), int(found.sample_stats["diverging"].sum())
 

@@ -105,9 +105,19 @@ def serve(tasks, packages):
     result, arrays = tasks[job.task](job)
     result["versions"] = {name: metadata.version(name) for name in packages}
     result["affinity"] = sorted(os.sched_getaffinity(0))
+    result["peak_mb"] = peak_mb()
     if arrays:
         np.savez_compressed(Path(result_path).with_suffix(".npz"), **arrays)
     Path(result_path).write_text(json.dumps(result))
+
+
+def peak_mb():
+    """The most memory that this process ever had, in MB; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024.0 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
 def in_processes(function, argument, parts, workers):
