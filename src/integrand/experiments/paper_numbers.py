@@ -24,17 +24,10 @@ def _tables() -> dict[tuple[str, str, str, str], Printed]:
 
 
 def printed(table: str, dataset: str, column: str, metric: str) -> Printed | None:
-    """A cell of a table. The paper's Boston is the damaged one; nothing was printed for the correct one.
-
-    The bar charts have no standard errors; where the ablation has the same number, its error stands in.
-    """
+    """A cell of a table. The paper's Boston is the damaged one; nothing was printed for the correct one."""
     if dataset == "boston":
         return None
-    row = (dataset.removesuffix("_as_published"), column, metric)
-    found, again = _tables().get((table, *row)), _tables().get(("ablation", *row))
-    if found is not None and found.error is None and again is not None and again.value == found.value:
-        return again
-    return found
+    return _tables().get((table, dataset.removesuffix("_as_published"), column, metric))
 
 
 @cache
