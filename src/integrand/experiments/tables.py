@@ -45,9 +45,9 @@ def score_tables(results: Results, metrics: Sequence[str] = tuple(METRICS)) -> l
                 if ours is None:
                     continue
                 theirs = printed(_paper_table(results), _paper_row(dataset, arm), arm.paper, metric)
-                if theirs is not None and results.suite.kind == "synthetic":  # the paper's is one draw of the data
-                    theirs = Printed(theirs.value, ours.error * math.sqrt(ours.n))
                 z = in_standard_errors(ours, theirs)
+                if theirs is not None and results.suite.kind == "synthetic":  # the paper's is one draw of the data
+                    z = in_standard_errors(ours, Printed(theirs.value, ours.error * math.sqrt(ours.n)))
                 rows.append(
                     [
                         dataset,
