@@ -25,6 +25,7 @@ def parsed():
     parser.add_argument("--datasets", default=DATASETS)
     parser.add_argument("--method", default="sgpr-hmc")
     parser.add_argument("--sampler", default="default")
+    parser.add_argument("--priors", default="pooled", help="a preset; the default is the library's")
     parser.add_argument("--max-minutes", type=float, default=None, help="of each fit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", type=int, default=0)
@@ -54,6 +55,7 @@ def one_fit(arguments, began: float) -> dict:
         X[split.train],
         y[split.train],
         method=arguments.method,
+        priors=arguments.priors,
         columns=named.feature_names,
         scaler=Standardiser.paper(X, y),
         seed=arguments.seed,

@@ -55,6 +55,7 @@ def row_of(arguments, out: Path, dataset: str, method: str, sampler: str) -> dic
     if kept.exists():
         return json.loads(kept.read_text())
     command = [sys.executable, str(HERE / "fit_time.py"), "--one", dataset, "--method", method, "--sampler", sampler]
+    command += ["--priors", "paper"]
     command += ["--data-dir", arguments.data_dir, "--max-minutes", str(arguments.max_minutes)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

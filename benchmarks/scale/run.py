@@ -81,7 +81,8 @@ def passes(save) -> None:
     for grow in (True, False):
         began = time.monotonic()
         # At a given Z, so that there is one posterior to find.
-        settings = {"method": "sgpr-hmc-fixed-z", "Z": X[:60], "grow": grow, "max_minutes": 15, "progress": True}
+        settings = {"method": "sgpr-hmc-fixed-z", "priors": "paper", "Z": X[:60], "grow": grow}
+        settings |= {"max_minutes": 15, "progress": True}
         posterior = integrand.fit(X, y, **settings)
         x = posterior.chains.x
         means.append(x.mean(axis=(0, 1)))
@@ -107,6 +108,7 @@ def fit(save, work: Path, n: int) -> None:
     table = work / f"table-{n}"
     subprocess.run([sys.executable, str(HERE / "table.py"), str(table), "--rows", str(n)], check=True)
     command = [sys.executable, "-m", "integrand.cli", "fit", str(table), "--target", "y", "--inducing", "200"]
+    command += ["--priors", "paper"]
     command += ["--out", str(work / f"model-{n}.integrand"), "--run-dir", str(work / f"run-{n}"), "--json"]
     command += ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2"]
     began = time.monotonic()
