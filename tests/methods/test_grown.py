@@ -77,7 +77,7 @@ def test_the_posterior_is_the_same(cold, warm):
 def test_an_input_that_matters_not_at_all():
     """ML-II sends its lengthscale to infinity, where the prior is hopeless: the chains must begin elsewhere."""
     wide = np.column_stack([X, np.random.default_rng(9).standard_normal(N)])
-    settings = SOME | FIXED | {"Z": wide[:M], "max_draws": 60}
+    settings = SOME | FIXED | {"Z": wide[:M], "max_draws": 60, "priors": "paper"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         here, wanted = (integrand.fit(wide, Y, **settings, **more) for more in (SAMPLED, {"grow": False}))

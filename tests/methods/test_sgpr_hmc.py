@@ -311,9 +311,12 @@ def test_ctrl_c_with_a_run_directory_can_be_resumed(data, tmp_path):
     run_dir = tmp_path / "run"
     first = short(data, run_dir=run_dir, progress=Listener("final", interrupt, 3), max_draws=100_000)
     n = first.chains.n_draws
+    # Where the interrupt came before any final draw, those of the last round stand in.
+    final = "draws_000" in state(run_dir)
+    assert final or n <= SHORT["round_draws"]
     second = resumed(run_dir, max_draws=n + 30)
     assert second.chains.n_draws == n + 30
-    if n > 1:
+    if final:
         assert_same_draws(second.chains.first(n), first.chains)
 
 
