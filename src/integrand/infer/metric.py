@@ -1,33 +1,68 @@
 """Whitening: coordinates in which a density is close to a standard normal, so that a sampler needs little tuning."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+
+from integrand.infer.bend import Bend, bend_from_draws
 
 # Curvatures are kept between these: a flat direction is as wide as its prior lets it be, not infinitely wide.
 _LEAST_CURVATURE, _MOST_CURVATURE = 0.04, 1e12
 
 
 class Whitening(NamedTuple):
-    """x = centre + factor @ eta; `covariance` = factor factorᵀ is what the density was taken to have."""
+    """x = bend(centre + factor @ eta); without a bend `covariance` is what x was taken to have."""
 
     centre: Float[np.ndarray, " P"]
     factor: Float[np.ndarray, "P P"]
+    bend: Bend | None = None
 
     @property
     def covariance(self) -> Float[np.ndarray, "P P"]:
-        """Covariance of x when eta is standard normal."""
+        """factor factorᵀ: covariance of x, or of what is bent to x, when eta is standard normal."""
         return self.factor @ self.factor.T
+
+    @property
+    def middle(self) -> Float[np.ndarray, " P"]:
+        """x at eta = 0."""
+        return self.centre if self.bend is None else self.bend.to_x(self.centre)
 
     def to_x(self, eta: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "... P"]:
         """x from whitened coordinates."""
-        return self.centre + eta @ self.factor.T
+        straight = self.centre + eta @ self.factor.T
+        return straight if self.bend is None else self.bend.to_x(straight)
 
     def to_eta(self, x: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "... P"]:
         """Whitened coordinates of x."""
-        return np.linalg.solve(self.factor, (x - self.centre)[..., None])[..., 0]
+        straight = x if self.bend is None else self.bend.to_psi(x)
+        return np.linalg.solve(self.factor, (straight - self.centre)[..., None])[..., 0]
+
+    def log_jacobian(self, eta: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "..."]:
+        """What the bend adds to a log density of x to make it one of eta; the constant log |factor| is left out."""
+        if self.bend is None:
+            return np.zeros(eta.shape[:-1])
+        return np.asarray(self.bend.log_slope(self.centre + eta @ self.factor.T).sum(axis=-1))
+
+    def pulled_back(self, log_density: Callable[..., tuple[float, np.ndarray]]) -> Callable[..., tuple[float, Any]]:
+        """A log density of x, and its gradient, as one of eta."""
+        if self.bend is None:
+
+            def straight(eta: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+                value, gradient = log_density(self.to_x(eta))
+                return value, gradient @ self.factor
+
+            return straight
+        bend = self.bend
+
+        def bent(eta: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
+            psi = self.centre + self.factor @ eta
+            value, gradient = log_density(bend.to_x(psi))
+            log_slope = bend.log_slope(psi)
+            return value + float(log_slope.sum()), (gradient * np.exp(log_slope) + bend.d_log_slope(psi)) @ self.factor
+
+        return bent
 
 
 def whitening_from_hessian(
@@ -44,9 +79,23 @@ def whitening_from_hessian(
     return Whitening(optimum, directions / np.sqrt(curvature))
 
 
-def whitening_from_draws(draws: Float[np.ndarray, "S P"], before: Whitening) -> Whitening:
-    """Whitening by the covariance of draws, shrunk towards an earlier one with the weight of 5 P draws."""
+def whitening_from_draws(draws: Float[np.ndarray, "S P"], before: Whitening, bent: bool = False) -> Whitening:
+    """Whitening by the covariance of draws, shrunk towards an earlier one with the weight of 5 P draws.
+
+    If `bent`, coordinates with a long tail are bent first.
+    """
     n_draws, n = draws.shape
+    bend = bend_from_draws(draws) if bent else None
+    straight = draws if bend is None else bend.to_psi(draws)
     weight = n_draws / (n_draws + 5.0 * n)
-    covariance = weight * np.cov(draws.T).reshape(n, n) + (1.0 - weight) * before.covariance
-    return Whitening(draws.mean(axis=0), np.linalg.cholesky(covariance))
+    earlier = _seen_through(before, bend)
+    covariance = weight * np.cov(straight.T).reshape(n, n) + (1.0 - weight) * earlier @ earlier.T
+    return Whitening(straight.mean(axis=0), np.linalg.cholesky(covariance), bend)
+
+
+def _seen_through(before: Whitening, bend: Bend | None) -> Float[np.ndarray, "P P"]:
+    """The factor of an earlier whitening in the coordinates of another bend, near its middle."""
+    slope = np.ones(len(before.centre)) if before.bend is None else before.bend.slope(before.centre)
+    if bend is not None:
+        slope = slope / bend.slope(bend.to_psi(before.middle))
+    return before.factor * slope[:, None]

@@ -94,7 +94,7 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
     import nutpie
     from nutpie.compiled_pyfunc import from_pyfunc
 
-    factor, n = whitening.factor, len(start)
+    n, pulled_back = len(start), whitening.pulled_back(log_density)
     first = whitening.to_eta(start)
 
     def value_and_gradient(eta):
@@ -102,13 +102,13 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
             raise _Rejected
         try:
             with gate:
-                value, gradient = log_density(whitening.to_x(eta))
+                value, gradient = pulled_back(eta)
         except Exception as error:  # an error here must end the run in the caller's thread, not panic in Rust
             errors.append(error)
             raise _Rejected from error
         if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             raise _Rejected
-        return value, gradient @ factor
+        return value, gradient
 
     model = from_pyfunc(
         n,
@@ -119,13 +119,13 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
         ["eta"],
         make_initial_point_fn=lambda seed: first,
     )
-    value, gradient = log_density(start)
+    value, gradient = pulled_back(first)
     if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
         raise NumericalError(
             "the log density is not finite where a chain should start (without priors that keep it off, the noise of "
             "a constant y runs to zero): try other priors or fewer inducing points"
         )
-    if np.any(gradient @ factor == 0.0):  # nutpie starts its metric from the gradient and refuses a zero in it
+    if np.any(gradient == 0.0):  # nutpie starts its metric from the gradient and refuses a zero in it
         first = first + 1e-3 * np.random.default_rng(seed).standard_normal(n)
     number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
     return nutpie.sample(
@@ -154,7 +154,7 @@ def _collect(batches, tune: int, whitening: Whitening) -> Chains:
     eta = np.array([_column(b[0][0], "eta").reshape(-1, dimension)[tune : tune + n] for b in batches])
     return Chains(
         whitening.to_x(eta.reshape(-1, dimension)).reshape(len(batches), n, dimension),
-        stat("logp", float),
+        stat("logp", float) - whitening.log_jacobian(eta),
         stat("energy", float),
         stat("mean_tree_accept", float),
         stat("n_steps", int),

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import InputError
+from integrand.infer.bend import Bend
 from integrand.infer.chains import Chains
 from integrand.infer.diagnostics import TOLERANCE_NATS
 from integrand.infer.metric import Whitening
@@ -70,15 +71,24 @@ class Checkpoint:
         for name in self._numbered("round"):
             arrays, meta = self.run.load(name)  # pyright: ignore[reportOptionalMemberAccess]
             numbers = (meta[k] for k in Round._fields[1:])
-            found.append((Round(arrays["Z"], *numbers), Whitening(arrays["centre"], arrays["factor"])))
+            found.append((Round(arrays["Z"], *numbers), _whitening(arrays)))
         return found
 
     def save_round(self, k: int, result: Round, whitening: Whitening) -> None:
         """Keep what round `k` gave."""
         if self.run is not None:
-            arrays = {"Z": result.Z, "centre": whitening.centre, "factor": whitening.factor}
+            arrays = {"Z": result.Z} | _arrays(whitening)
             numbers = {k: float(getattr(result, k)) for k in Round._fields[1:]}
             self.run.save(f"round_{k:03d}", arrays, numbers)
+
+    def scouted(self) -> tuple[Whitening, np.ndarray] | None:
+        """What the scouting chains gave: a whitening, and where they ended."""
+        arrays = self.state("scouted")
+        return None if arrays is None else (_whitening(arrays), arrays["ends"])
+
+    def save_scouted(self, whitening: Whitening, ends: Float[np.ndarray, "C P"]) -> None:
+        """Keep what the scouting chains gave."""
+        self.save_state("scouted", _arrays(whitening) | {"ends": ends})
 
     def draws(self) -> Chains | None:
         """All final draws so far, block after block."""
@@ -124,3 +134,13 @@ class Checkpoint:
         if self.run is None:
             return []
         return sorted(name for name in self.run.names() if re.fullmatch(rf"{kind}_\d{{3}}", name))
+
+
+def _arrays(whitening: Whitening) -> dict[str, np.ndarray]:
+    found = {"centre": whitening.centre, "factor": whitening.factor}
+    return found if whitening.bend is None else found | whitening.bend._asdict()
+
+
+def _whitening(arrays: Mapping[str, np.ndarray]) -> Whitening:
+    bend = Bend(arrays["side"], arrays["knee"]) if "side" in arrays else None
+    return Whitening(arrays["centre"], arrays["factor"], bend)

@@ -49,6 +49,7 @@ class Sampling:
         self.notes: list[str] = []
         self.target_accept = self.settings.target_accept
         self.max_depth = 8
+        self.bends = True  # whether long tails may be bent, where NUTS draws
         self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
         self.interrupted = False
         self.findings: list[Finding] = []  # what else the verdict has to say
@@ -93,7 +94,7 @@ class Sampling:
             self.counter.gradients += result.evaluations
             self.counter.failures += result.failures
             return result
-        if sampler in ("default", "nuts", "nested"):  # nested sampling has no rounds of its own
+        if self.by_nuts(density):
             common |= {"target_accept": self.target_accept, "max_depth": self.max_depth}
             return sample_nuts(density.at, starts, whitening, **common)
         from integrand.infer.samplers import sample_traced
@@ -115,8 +116,13 @@ class Sampling:
             return self._nested(density)
         if chains is not None and chains.n_draws >= 2:
             n = len(whitening.centre)
-            whitening = whitening_from_draws(chains.x[:, :, :n].reshape(-1, n), whitening)
+            whitening = self.rewhitened(chains.x[:, :, :n], whitening, density)
             starts, tune = chains.x[:, -1], max(self.short_tune(), self.least_tune // 2)
+        elif self.by_nuts(density) and self.bends and whitening.bend is None and len(whitening.centre) == self.n_theta:
+            scouted = self.saved.scouted() or self._scout(density, whitening)
+            if isinstance(scouted, Chains):
+                return scouted
+            (whitening, starts), tune = scouted, self.short_tune()
         else:
             starts, tune = self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
         tune = self.tuning(density, tune)
@@ -137,6 +143,32 @@ class Sampling:
         self.interrupted = result.interrupted
         self.saved.save_draws(block, result.chains)
         return chains.then(result.chains) if chains else result.chains
+
+    def _scout(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray] | Chains:
+        """Short chains that show the shape of the density: a whitening and where they ended; or, cut off, themselves.
+
+        Methods that move Z know it from their rounds.
+        """
+        self.problem.progress.phase("scouting")
+        tune, draws = self.settings.tune, min(self.settings.round_draws, self.settings.max_draws)
+        starts = self.dispersed(density, whitening, [3])
+        result = self.run(density, whitening, starts, tune, draws, [5], self.tell(tune + draws))
+        self.interrupted = result.interrupted
+        if self.interrupted or self.over_time() or result.chains.n_draws < 2:
+            self.saved.save_draws(0, result.chains)
+            return result.chains
+        found = self.rewhitened(result.chains.x, whitening, density), result.chains.x[:, -1]
+        self.saved.save_scouted(*found)
+        return found
+
+    def by_nuts(self, density: Density) -> bool:
+        """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
+        return density.own is None and self.settings.sampler in ("default", "nuts", "nested")
+
+    def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
+        """The whitening that draws (chain, draw, coordinate) tell, bent where NUTS draws hyperparameters alone."""
+        bent = self.bends and self.by_nuts(density) and draws.shape[2] == self.n_theta
+        return whitening_from_draws(draws.reshape(-1, draws.shape[2]), before, bent)
 
     def tuning(self, density: Density, tune: int) -> int:
         """Tuning steps of the sampler that `run` will use."""
@@ -173,7 +205,7 @@ class Sampling:
         rng = np.random.default_rng([self.settings.seed, *purpose])
         n = len(whitening.centre)
         starts = 1.5 * rng.standard_normal((self.settings.chains, n))
-        least = density.at(whitening.centre)[0] - 100.0 - 10.0 * n
+        least = density.at(whitening.middle)[0] - 100.0 - 10.0 * n
 
         def hopeless(start: np.ndarray) -> bool:
             value = density.at(whitening.to_x(start))[0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.diagnostics import Finding
-from integrand.infer.metric import Whitening, whitening_from_draws
+from integrand.infer.metric import Whitening
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods import grown
@@ -67,6 +67,7 @@ class _Fit:
             self.moving, self.steps, self.most_rounds = grown.MOVING, grown.STEPS, min(grown.ROUNDS, self.most_rounds)
         parallel = available_cores() if target.threads(problem.n_inducing) == 1 else 1
         self.sampling = Sampling(problem, target.counter, parallel)
+        self.sampling.bends = self.grown is None  # the third order knows straight coordinates
         self.saved = self.sampling.saved
         self.latest: Chains | None = None  # draws of the latest round,
         self.latest_at = 0  # and the number of moves of Z before it
@@ -150,7 +151,7 @@ class _Fit:
                 self.sampling.interrupted = result.interrupted
                 if self.sampling.interrupted or self.sampling.over_time():
                     return whitening
-                whitening = whitening_from_draws(self.latest.x.reshape(-1, self.latest.x.shape[2]), whitening)
+                whitening = self.sampling.rewhitened(self.latest.x, whitening, self.of_all_rows(path[-1]))
                 done.append(self.move_inducing(path[-1], self.latest))
             except KeyboardInterrupt:
                 self.sampling.interrupted = True

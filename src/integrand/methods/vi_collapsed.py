@@ -133,7 +133,9 @@ class _Watch:
 
     def save(self, unknowns: np.ndarray) -> None:
         """Keep the unknowns with the coordinates that they are in."""
-        self.sampling.saved.save_state(STATE, {"unknowns": unknowns, **self.whitening._asdict()})
+        self.sampling.saved.save_state(
+            STATE, {"unknowns": unknowns, "centre": self.whitening.centre, "factor": self.whitening.factor}
+        )
 
 
 def _posterior(
