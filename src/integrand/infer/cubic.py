@@ -50,7 +50,7 @@ def cubic_around(at: LogDensity, whitening: Whitening) -> Cubic:
 
     What cannot be computed on one of the sides is taken to curve as the whitening says.
     """
-    centre, F = whitening
+    centre, F = whitening.centre, whitening.factor
     steps = np.eye(len(centre))
 
     def slope_at(delta: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ def cubic_around(at: LogDensity, whitening: Whitening) -> Cubic:
 
 def at_mode(at: LogDensity, whitening: Whitening) -> Whitening:
     """The whitening with its centre moved to the mode by Newton's method; never downhill."""
-    (x, F), n = whitening, 1
+    x, F, n = whitening.centre, whitening.factor, 1
     value, gradient = at(x)
     while n < _NEWTON:
         move = F @ (F.T @ gradient)

@@ -114,17 +114,10 @@ class Sampling:
             return chains
         if self.settings.sampler == "nested" and density.traced is not None:
             return self._nested(density)
-        if chains is not None and chains.n_draws >= 2:
-            n = len(whitening.centre)
-            whitening = self.rewhitened(chains.x[:, :, :n], whitening, density)
-            starts, tune = chains.x[:, -1], max(self.short_tune(), self.least_tune // 2)
-        elif self.by_nuts(density) and self.bends and whitening.bend is None and len(whitening.centre) == self.n_theta:
-            scouted = self.saved.scouted() or self._scout(density, whitening)
-            if isinstance(scouted, Chains):
-                return scouted
-            (whitening, starts), tune = scouted, self.short_tune()
-        else:
-            starts, tune = self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
+        begun = self._begin(density, whitening, chains)
+        if isinstance(begun, Chains):
+            return begun
+        whitening, starts, tune = begun
         tune = self.tuning(density, tune)
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
         if left <= 0 or (chains is not None and self.reached(chains)):
@@ -144,31 +137,45 @@ class Sampling:
         self.saved.save_draws(block, result.chains)
         return chains.then(result.chains) if chains else result.chains
 
-    def _scout(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray] | Chains:
-        """Short chains that show the shape of the density: a whitening and where they ended; or, cut off, themselves.
+    def _begin(
+        self, density: Density, whitening: Whitening, chains: Chains | None
+    ) -> tuple[Whitening, np.ndarray, int] | Chains:
+        """Coordinates, starts and tuning steps of final chains; draws, where the time was up or the user ended it."""
+        if chains is not None and chains.n_draws >= 2:
+            n = len(whitening.centre)
+            tune = max(self.short_tune(), self.least_tune // 2)
+            return self.rewhitened(chains.x[:, :, :n], whitening, density), chains.x[:, -1], tune
+        if whitening.bend is None and self._may_bend(density, len(whitening.centre)):
+            return self._scouted(density, whitening)
+        return whitening, self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
 
-        Methods that move Z know it from their rounds.
-        """
-        self.problem.progress.phase("scouting")
-        tune, draws = self.settings.tune, min(self.settings.round_draws, self.settings.max_draws)
-        starts = self.dispersed(density, whitening, [3])
-        result = self.run(density, whitening, starts, tune, draws, [5], self.tell(tune + draws))
-        self.interrupted = result.interrupted
-        if self.interrupted or self.over_time() or result.chains.n_draws < 2:
-            self.saved.save_draws(0, result.chains)
-            return result.chains
-        found = self.rewhitened(result.chains.x, whitening, density), result.chains.x[:, -1]
-        self.saved.save_scouted(*found)
-        return found
+    def _scouted(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray, int] | Chains:
+        """The same from short chains that show the shape of the density; methods that move Z have their rounds."""
+        found = self.saved.scouted()
+        if found is None:
+            self.problem.progress.phase("scouting")
+            tune, draws = self.settings.tune, min(self.settings.round_draws, self.settings.max_draws)
+            starts = self.dispersed(density, whitening, [3])
+            result = self.run(density, whitening, starts, tune, draws, [5], self.tell(tune + draws))
+            self.interrupted = result.interrupted
+            if self.interrupted or self.over_time() or result.chains.n_draws < 2:
+                self.saved.save_draws(0, result.chains)
+                return result.chains
+            found = self.rewhitened(result.chains.x, whitening, density), result.chains.x[:, -1]
+            self.saved.save_scouted(*found)
+        return *found, self.short_tune()
 
     def by_nuts(self, density: Density) -> bool:
         """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
         return density.own is None and self.settings.sampler in ("default", "nuts", "nested")
 
+    def _may_bend(self, density: Density, n: int) -> bool:
+        return self.bends and self.by_nuts(density) and n == self.n_theta
+
     def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
         """The whitening that draws (chain, draw, coordinate) tell, bent where NUTS draws hyperparameters alone."""
-        bent = self.bends and self.by_nuts(density) and draws.shape[2] == self.n_theta
-        return whitening_from_draws(draws.reshape(-1, draws.shape[2]), before, bent)
+        n = draws.shape[2]
+        return whitening_from_draws(draws.reshape(-1, n), before, self._may_bend(density, n))
 
     def tuning(self, density: Density, tune: int) -> int:
         """Tuning steps of the sampler that `run` will use."""
