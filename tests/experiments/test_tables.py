@@ -12,14 +12,13 @@ from integrand.experiments.runner import tasks_of
 from integrand.experiments.store import Store
 from integrand.experiments.suites import SUITES
 from integrand.experiments.tables import (
-    paired_table,
-    runtime_table,
+    paired_tables,
     score_tables,
     spread_table,
     summary_tables,
-    time_ratios,
     verdict_table,
 )
+from integrand.experiments.timings import runtime_table, time_ratios
 
 UCI = SUITES["uci"]
 
@@ -75,7 +74,7 @@ def test_scores_stand_beside_the_paper_s(store):
 
 def test_paired_differences_see_what_the_spread_hides(store):
     results = Results.read(store, UCI, "default")
-    rows = {(r[0], r[1]): r for r in paired_table(results, "SGPR")[0].rows}
+    rows = {(r[0], r[1]): r for r in paired_tables(results, "SGPR")[0].rows}
     difference, error = (float(x) for x in rows["yacht", "SGPR + HMC"][2].split(" ± "))
     assert difference == pytest.approx(-0.1, abs=0.005)
     assert error < 0.005
@@ -94,7 +93,46 @@ def test_one_chain_has_no_r_hat_but_is_in_the_table(tmp_path):
         store.keep(task, result)
     rows = verdict_table(Results.read(store, UCI, "default"))[0].rows
     assert rows[0][2:7] == ["0 of 2", "2", "-", "-", "-"]
-    assert rows[1][2:7] == ["0 of 2", "2", "13", "-", "2"]
+    assert rows[1][2:7] == ["0 of 2", "2", "13", "inf", "2"]
+
+
+def test_some_splits_stand_beside_the_reference_s_same_splits(store):
+    for task in tasks_of(UCI, "default", ["yacht"], ["FBGP"], [0, 3]):
+        store.keep(task, made(0.9, 1.0))
+    results = Results.read(store, UCI, "default")
+    rows = {(r[0], r[1]): r for r in score_tables(results, ["rmse"], "SGPR + HMC")[0].rows}
+    assert rows["yacht", "FBGP"][3] == "2 (SGPR + HMC on these: 0.415 (0.011))"
+    assert rows["yacht", "FBGP"][5] == "-"
+    assert rows["yacht", "SGPR"][3] == "10"
+
+
+def test_a_fit_cut_off_before_its_first_draw_is_no_score_of_its_method(store):
+    for task in tasks_of(UCI, "default", ["yacht"], ["FBGP"], [0, 1, 2]):
+        result = made(0.9, 1.0)
+        if task.split > 0:
+            result["draws"] = 1
+            result["verdict"] |= {"ok": False, "codes": ["no-draws", "budget"]}
+        store.keep(task, result)
+    results = Results.read(store, UCI, "default")
+    assert results.values("yacht", "FBGP", "rmse") == {0: 0.9}
+    row = next(r for r in verdict_table(results)[0].rows if r[1] == "FBGP")
+    assert row[2:4] == ["1 of 3", "2 (2 before any draw: not in the scores)"]
+
+
+def test_spread_is_of_the_splits_that_both_have(store):
+    for task in tasks_of(UCI, "default", ["yacht"], ["SGPR"], [9]):
+        (store.root / task.path).unlink()
+    rows = {
+        (r[0], r[1]): r[2:] for r in spread_table(Results.read(store, UCI, "default"), ["SGPR", "SGPR + HMC"])[0].rows
+    }
+    expected = f"{np.std(0.4 + 0.01 * np.arange(9), ddof=1):.3f}"
+    assert rows["yacht", "rmse"] == [expected, expected, "9"]
+    assert rows["boston", "joint_nlpd"][2] == "10"
+
+
+def test_small_numbers_keep_their_digits():
+    assert str(Mean(0.09136, 0.0, 1)) == "0.0914"
+    assert str(Mean(-0.9682, 0.0123, 10)) == "-0.968 (0.012)"
 
 
 def test_times_on_elevators_as_ratios(tmp_path):
@@ -104,7 +142,7 @@ def test_times_on_elevators_as_ratios(tmp_path):
     ):
         if task.arm.name != "JointHMC, M = 200":
             store.keep(task, made(0.1, -0.9, seconds=2.0) | {"draws": 1000 if task.arm.method == "sgpr-hmc" else 500})
-    assert time_ratios(Results.read(store, suite, "default"))[0].rows == [["100", "2", "2", "1.00", "2.00"]]
+    assert time_ratios(Results.read(store, suite, "default"))[0].rows == [["100", "0", "2", "2", "1.00", "2.00"]]
 
 
 def test_the_paper_s_protocol_has_pages_of_its_own_suites_alone(tmp_path):
@@ -120,7 +158,7 @@ def test_runtime_in_ratios(tmp_path):
     for task in tasks_of(suite, "default", ["yacht"], ["SGPR", "SGPR + HMC"], [0]):
         store.keep(task, made(0.4, 0.5, seconds=2.0 if task.arm.name == "SGPR" else 5.0))
     rows = runtime_table(Results.read(store, suite, "default"))[0].rows
-    assert rows[1][1:] == ["SGPR + HMC", "5.0", "2.50", "2.0", "24.5", "1.20"]
+    assert rows[1][1:] == ["SGPR + HMC", "5.0", "2.50", "1.00", "2.0", "1.00", "24.5", "1.20", "1.00"]
 
 
 def test_summaries_go_by_position(tmp_path):

@@ -119,3 +119,33 @@ def test_an_earlier_bend_is_seen_through():
     slope = np.diag(bent.bend.slope(bent.centre))
     np.testing.assert_allclose(again.covariance, 10.0 / 12.0 * slope @ bent.covariance @ slope, rtol=1e-9)
     np.testing.assert_allclose(again.middle, bent.middle)
+
+
+def test_straightened_is_the_same_near_the_middle():
+    _, bent = bent_whitening()
+    straight = bent.straightened()
+    assert straight.bend is None
+    assert straight.straightened() is straight
+    for eta in 1e-4 * np.eye(2):
+        np.testing.assert_allclose(straight.to_x(eta), bent.to_x(eta), atol=1e-7)
+
+
+def test_an_earlier_mode_far_from_the_draws_does_not_blow_up_the_metric():
+    rng = np.random.default_rng(5)
+    draws = np.stack([-np.log(np.abs(0.01 * rng.standard_normal(160))), rng.standard_normal(160)], axis=1)
+    bent = whitening_from_draws(draws, Whitening(np.array([-2.0, 0.0]), 0.5 * np.eye(2)), bent=True)
+    assert bent.bend is not None
+    assert bent.bend.side[0] == 1.0
+    sd = np.sqrt(bent.covariance[0, 0])
+    assert sd < 2.0 * bent.bend.to_psi(draws)[:, 0].std()
+
+
+def test_energies_of_blocks_in_other_coordinates_are_of_one_level():
+    straight, bent = bent_whitening()
+    wide = Whitening(straight.centre, 3.0 * straight.factor)
+    levels = []
+    for white in (straight, wide, bent):
+        starts = white.to_x(np.zeros((2, 2)))
+        chains = sample_nuts(relevance_or_not, starts, white, tune=100, draws=500, seed=[8]).chains
+        levels.append(np.median(chains.energy))
+    assert np.ptp(levels) < 0.7

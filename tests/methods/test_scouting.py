@@ -9,6 +9,7 @@ import pytest
 import integrand
 from integrand import ConvergenceWarning
 from integrand.methods.checkpoint import Checkpoint
+from integrand.methods.sampling import Sampling
 from integrand.posterior.storage import RunDirectory
 from integrand.progress import Silent
 
@@ -33,7 +34,7 @@ def data():
 
 
 def on_disk(path):
-    """Whitening and ends of scouting chains, whitenings of rounds, and draws."""
+    """Whitening and chains of scouting, whitenings of rounds, and draws."""
     with RunDirectory.open(path) as run:
         saved = Checkpoint(run)
         return saved.scouted(), [whitening for _, whitening in saved.rounds()], saved.draws()
@@ -51,7 +52,7 @@ def test_a_run_that_ended_after_scouting_goes_on_from_there(method, data, tmp_pa
     scouted, _, _ = on_disk(tmp_path / "run")
     assert scouted is not None
     assert scouted[0].bend is not None
-    assert scouted[1].shape == (2, 4)
+    assert scouted[1].x.shape == (2, 30, 4)
     for path in (tmp_path / "run").glob("draws_*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     again = quietly(integrand.resume, tmp_path / "run")
@@ -60,16 +61,16 @@ def test_a_run_that_ended_after_scouting_goes_on_from_there(method, data, tmp_pa
 
 
 class Interrupts(Silent):
-    """Ctrl-C while scouting chains draw."""
+    """Ctrl-C in a phase, after so many draws."""
 
-    def __init__(self):
-        self.at = ""
+    def __init__(self, where: str = "scouting", after: int = 50):
+        self.at, self.where, self.after = "", where, after
 
     def phase(self, name: str) -> None:
         self.at = name
 
     def update(self, done: int, total: int, text: str = "") -> None:
-        if self.at == "scouting" and done > 50:
+        if self.at == self.where and done >= self.after:
             raise KeyboardInterrupt
 
 
@@ -100,3 +101,42 @@ def test_rounds_leave_a_bent_whitening_on_disk(data, tmp_path):
     assert scouted is None
     assert all(whitening.bend is not None for whitening in whitenings)
     assert whitenings
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scouting_draws_stand_in_where_the_final_chains_never_got_to_one(method, data, tmp_path):
+    settings = SHORT | {"progress": Interrupts("final draws", 0)}
+    posterior = quietly(integrand.fit, *data, method=method, run_dir=tmp_path / "run", **settings)
+    scouted, _, drawn = on_disk(tmp_path / "run")
+    assert scouted is not None
+    assert drawn is None
+    np.testing.assert_array_equal(posterior.chains.x, scouted[1].x)
+    late = quietly(integrand.resume, tmp_path / "run", max_minutes=1e-9)  # no time for more
+    np.testing.assert_array_equal(late.chains.x, scouted[1].x)
+    other = quietly(integrand.resume, tmp_path / "run", chains=3, max_minutes=10.0)
+    assert other.chains.x.shape == (3, 40, 4)
+
+
+def test_one_draw_a_round_is_enough_to_go_on(data):
+    posterior = quietly(integrand.fit, *data, method="gpr-hmc", **(SHORT | {"round_draws": 1}))
+    assert posterior.chains.n_draws == 40
+
+
+@pytest.mark.parametrize("change", [{"sampler": "hmc"}, {"sampler": "default", "grow": True, "sample_rows": 20}])
+def test_a_bent_whitening_is_straightened_for_samplers_that_know_none(change, data, tmp_path, monkeypatch):
+    """Rounds by NUTS, ended before the final draws, gone on with by another sampler."""
+    settings = SHORT | {"sampler": "nuts", "progress": Interrupts("final draws", 0)}
+    quietly(integrand.fit, *data, run_dir=tmp_path / "run", **settings)
+    whitenings = on_disk(tmp_path / "run")[1]
+    assert all(whitening.bend is not None for whitening in whitenings)
+    seen, run = [], Sampling.run
+
+    def spy(self, density, whitening, *arguments):
+        seen.append(whitening)
+        return run(self, density, whitening, *arguments)
+
+    monkeypatch.setattr(Sampling, "run", spy)
+    posterior = quietly(integrand.resume, tmp_path / "run", **change)
+    assert posterior.chains.n_draws == 40
+    assert seen
+    assert all(whitening.bend is None for whitening in seen)

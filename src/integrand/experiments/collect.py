@@ -7,7 +7,8 @@ from pathlib import Path
 from integrand.experiments.results import Results
 from integrand.experiments.store import Store
 from integrand.experiments.suites import PROTOCOLS, SUITES, Suite
-from integrand.experiments.tables import TABLES, Table
+from integrand.experiments.table import Table
+from integrand.experiments.tables import TABLES
 from integrand.files import atomic_write
 
 
@@ -50,6 +51,7 @@ def _made(suite: Suite, results: Results) -> str:
     """The command, versions and dates behind a page."""
     made = [r["made"] for split in results.found.values() for r in split.values()]
     versions = sorted({m["version"] for m in made})
+    commits = sorted({m.get("commit") or "not recorded" for m in made})
     dates = sorted({m["date"] for m in made})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     protocol = "" if results.protocol == "default" else f" --protocol {results.protocol}"
@@ -57,7 +59,7 @@ def _made(suite: Suite, results: Results) -> str:
     capped = f" Most minutes of a fit: {', '.join(caps)}." if caps else ""
     return (
         f"Made by `integrand reproduce {suite.name}{protocol}` and `integrand reproduce --collect`; version "
-        f"{', '.join(versions)}, {when}, {len(made)} fits.{capped}"
+        f"{', '.join(versions)} (commits: {', '.join(commits)}), {when}, {len(made)} fits.{capped}"
     )
 
 

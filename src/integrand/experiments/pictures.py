@@ -39,7 +39,7 @@ def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"
                     ax.errorbar(k, found.value, found.error, fmt="o", ms=4, color=colour, mfc=inside, capsize=2)
                 theirs = printed("uci", dataset, arm.paper, metric)
                 if theirs is not None:
-                    ax.plot(k + 0.25, theirs.value, "x", ms=4, color=GREY)
+                    ax.errorbar(k + 0.25, theirs.value, theirs.error or 0.0, fmt="x", ms=4, lw=0.7, color=GREY)
             labels = [a.name.replace("SGPR + HMC, ", "") if i == len(metrics) - 1 else "" for a in results.arms]
             ax.set_xticks(range(len(results.arms)), labels)
             ax.tick_params(axis="x", rotation=90)
@@ -48,7 +48,7 @@ def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"
             if j == 0:
                 ax.set_ylabel(titles[metric])
     figure = axes[0].get_figure()
-    figure.supxlabel("means and standard errors; hollow: fewer than ten splits; crosses: the paper", fontsize=7)
+    figure.supxlabel("means and standard errors; hollow: fewer than ten splits; crosses: the paper's", fontsize=7)
     return figure
 
 
@@ -147,6 +147,7 @@ def against_m(results: Results) -> Figure:
                 fmt="o-",
                 ms=4,
                 color=colour,
+                mfc=colour if all(mean.n >= ALL_SPLITS for _, mean in found) else "white",
                 label=method,
             )
             theirs = [(m, printed("elevators", str(m), paper, metric)) for m in (100, 200, 300, 400, 500)]
@@ -154,7 +155,9 @@ def against_m(results: Results) -> Figure:
             ax.plot(*zip(*pairs, strict=True), ls=(0, (4, 2)), lw=0.9, color=colour, label=f"{method}, paper")
         ax.set(xlabel="M", title={"rmse": "RMSE", "expected_nlpd": "NLPD, mean over draws"}[metric])
     axes[0].legend()
-    return axes[0].get_figure()
+    figure = axes[0].get_figure()
+    figure.supxlabel("hollow: fewer than ten splits", fontsize=7)
+    return figure
 
 
 FIGURES: dict[str, Callable[[Results], Figure]] = {

@@ -1,7 +1,7 @@
 """Results of a suite read back, and the statistics that its tables are made of."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ class Mean(NamedTuple):
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.error:.3f})" if self.n > 1 else f"{self.value:.3f}"
+        digits = 3 if abs(self.value) >= 0.2 else 4
+        return f"{self.value:.{digits}f}" + (f" ({self.error:.{digits}f})" if self.n > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,15 @@ class Results:
         return self.found.get((dataset, arm), {})
 
     def values(self, dataset: str, arm: str, metric: str) -> dict[int, float]:
-        """Split to the value of a metric."""
-        pairs = {k: (r.get("scores") or {}).get(metric) for k, r in self.of(dataset, arm).items()}
+        """Split to the value of a metric; a fit that was cut off before its first draw is none of its method."""
+        drawn = {k: r for k, r in self.of(dataset, arm).items() if not undrawn(r)}
+        pairs = {k: (r.get("scores") or {}).get(metric) for k, r in drawn.items()}
         return {k: v for k, v in sorted(pairs.items()) if v is not None}
 
-    def mean(self, dataset: str, arm: str, metric: str) -> Mean | None:
-        """Mean over the splits there are."""
-        return mean_of(list(self.values(dataset, arm, metric).values()))
+    def mean(self, dataset: str, arm: str, metric: str, splits: Collection[int] | None = None) -> Mean | None:
+        """Mean over the splits there are, or over those of some that there are."""
+        found = self.values(dataset, arm, metric)
+        return mean_of([v for k, v in found.items() if splits is None or k in splits])
 
     def paired(self, dataset: str, arm: str, reference: str, metric: str) -> Mean | None:
         """Mean difference to another arm over the splits that both have; its error has n - 1 in it."""
@@ -79,6 +82,11 @@ class Results:
             float(np.std(differences, ddof=1) / math.sqrt(len(differences))),
             len(differences),
         )
+
+
+def undrawn(result: dict[str, Any]) -> bool:
+    """Whether a sampler's time was up before its first draw, so that it gave the one point it began from."""
+    return "no-draws" in (result.get("verdict") or {"codes": ()})["codes"]
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:

@@ -3,6 +3,9 @@
 import datetime
 import os
 import platform
+import subprocess
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from integrand.data.catalogue import SOURCES
@@ -31,12 +34,24 @@ def carry_out(task: Task, data_dir: str | None) -> dict[str, Any]:
     }
     made = {
         "version": __version__,
+        "commit": _commit(),
         "date": began.date().isoformat(),
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "settings": dict(task.arm.settings),
     }
     return plain(head | result | {"made": made})
+
+
+@cache
+def _commit() -> str | None:
+    """The commit of this library, where it runs from a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
 
 
 def regression(task: Task, data_dir: str | None) -> dict[str, Any]:

@@ -29,6 +29,12 @@ class Whitening(NamedTuple):
         """x at eta = 0."""
         return self.centre if self.bend is None else self.bend.to_x(self.centre)
 
+    def straightened(self) -> "Whitening":
+        """The same near its middle without a bend, for samplers that know none."""
+        if self.bend is None:
+            return self
+        return Whitening(self.middle, self.factor * self.bend.slope(self.centre)[:, None])
+
     def to_x(self, eta: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "... P"]:
         """x from whitened coordinates."""
         straight = self.centre + eta @ self.factor.T
@@ -88,14 +94,10 @@ def whitening_from_draws(draws: Float[np.ndarray, "S P"], before: Whitening, ben
     bend = bend_from_draws(draws) if bent else None
     straight = draws if bend is None else bend.to_psi(draws)
     weight = n_draws / (n_draws + 5.0 * n)
-    earlier = _seen_through(before, bend)
+    earlier = before.straightened().factor
+    if bend is not None:
+        # As the bend shows it among the draws: at a mode far from them, on the side of the logarithm, it would be huge.
+        low, high = np.percentile(draws, [5.0, 95.0], axis=0)
+        earlier = earlier / bend.slope(bend.to_psi(np.clip(before.middle, low, high)))[:, None]
     covariance = weight * np.cov(straight.T).reshape(n, n) + (1.0 - weight) * earlier @ earlier.T
     return Whitening(straight.mean(axis=0), np.linalg.cholesky(covariance), bend)
-
-
-def _seen_through(before: Whitening, bend: Bend | None) -> Float[np.ndarray, "P P"]:
-    """The factor of an earlier whitening in the coordinates of another bend, near its middle."""
-    slope = np.ones(len(before.centre)) if before.bend is None else before.bend.slope(before.centre)
-    if bend is not None:
-        slope = slope / bend.slope(bend.to_psi(before.middle))
-    return before.factor * slope[:, None]

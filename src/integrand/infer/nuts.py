@@ -151,11 +151,13 @@ def _collect(batches, tune: int, whitening: Whitening) -> Chains:
         return np.array([_column(b[1][0], name)[tune : tune + n] for b in batches]).astype(dtype)
 
     dimension = len(whitening.centre)
+    # A bend changes the level of energies by its log Jacobian: with that of its middle taken out, blocks can be joined.
+    level = whitening.log_jacobian(np.zeros(dimension))
     eta = np.array([_column(b[0][0], "eta").reshape(-1, dimension)[tune : tune + n] for b in batches])
     return Chains(
         whitening.to_x(eta.reshape(-1, dimension)).reshape(len(batches), n, dimension),
         stat("logp", float) - whitening.log_jacobian(eta),
-        stat("energy", float),
+        stat("energy", float) + level,
         stat("mean_tree_accept", float),
         stat("n_steps", int),
         stat("depth", int),

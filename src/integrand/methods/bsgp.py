@@ -9,11 +9,12 @@ import numpy as np
 
 from integrand.infer.metric import Whitening
 from integrand.methods.checkpoint import WarmStart
+from integrand.methods.density import Density, metric
 from integrand.methods.joint_hmc import theta_metric
 from integrand.methods.joint_start import joint_start
 from integrand.methods.minibatch import minibatch_draws
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import JointTarget
@@ -32,18 +33,18 @@ def bsgp(problem: Problem) -> Posterior:
 def _fit(problem: Problem, target: JointTarget, sampling: Sampling) -> Posterior:
     start = sampling.warm_start(lambda: joint_start(problem, target))
     sampling.enter("metric")
-    whitening = _metric(problem, target, sampling, start)
+    whitening = _metric(problem, target, start)
     chains, phis, Z, v = minibatch_draws(sampling, target, start, whitening, draw_Z=True)
     conditional = VariationalConditional(phis, Z, v, np.zeros((len(v), 0, 0)))
     return sampling.posterior("bsgp", chains, conditional, start.phi, np.array([start.Z, Z.mean(axis=0)]))
 
 
-def _metric(problem: Problem, target: JointTarget, sampling: Sampling, start: WarmStart) -> Whitening:
+def _metric(problem: Problem, target: JointTarget, start: WarmStart) -> Whitening:
     """Whitening of (φ, Z): the Hessian, with log N(Z; 0, I), where v has its mode at each, if that can be afforded."""
     n, M, K = problem.model.n_theta, len(start.Z), problem.model.n_theta + start.Z.size
     sites = target.sites(start.phi, start.Z)
     if 2.0 * K * 8.0 * problem.data.n_rows * M**2 > MOST_WORK:
-        of_theta = theta_metric(problem, target, sampling, start, sites)
+        of_theta = theta_metric(problem, target, start, sites)
         factor = SPREAD * np.eye(K)
         factor[:n, :n] = of_theta.factor
         return Whitening(np.concatenate([of_theta.centre, start.Z.ravel()]), factor)
@@ -53,4 +54,4 @@ def _metric(problem: Problem, target: JointTarget, sampling: Sampling, start: Wa
         of_Z = np.concatenate([np.zeros(n), w[n:]])
         return value - 0.5 * float(of_Z @ of_Z), gradient[:K] - of_Z
 
-    return sampling.metric(Density(at), [np.concatenate([start.phi, start.Z.ravel()])])
+    return metric(Density(at), [np.concatenate([start.phi, start.Z.ravel()])])

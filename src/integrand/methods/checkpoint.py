@@ -81,14 +81,14 @@ class Checkpoint:
             numbers = {k: float(getattr(result, k)) for k in Round._fields[1:]}
             self.run.save(f"round_{k:03d}", arrays, numbers)
 
-    def scouted(self) -> tuple[Whitening, np.ndarray] | None:
-        """What the scouting chains gave: a whitening, and where they ended."""
+    def scouted(self) -> tuple[Whitening, Chains] | None:
+        """What scouting gave: a whitening and the chains that it is from."""
         arrays = self.state("scouted")
-        return None if arrays is None else (_whitening(arrays), arrays["ends"])
+        return None if arrays is None else (_whitening(arrays), Chains(*(arrays[name] for name in Chains._fields)))
 
-    def save_scouted(self, whitening: Whitening, ends: Float[np.ndarray, "C P"]) -> None:
-        """Keep what the scouting chains gave."""
-        self.save_state("scouted", _arrays(whitening) | {"ends": ends})
+    def save_scouted(self, whitening: Whitening, chains: Chains) -> None:
+        """Keep what scouting gave."""
+        self.save_state("scouted", _arrays(whitening) | chains._asdict())
 
     def draws(self) -> Chains | None:
         """All final draws so far, block after block."""

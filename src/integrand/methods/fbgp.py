@@ -7,9 +7,10 @@ judged. Every draw predicts with its own Z.
 
 import numpy as np
 
+from integrand.methods.density import Density, metric
 from integrand.methods.optimised import warm_start
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import CollapsedTarget
@@ -41,7 +42,7 @@ def _fit(problem: Problem, target: CollapsedTarget, sampling: Sampling) -> Poste
     start = sampling.warm_start(lambda: warm_start(problem, target, to_mode=False))
     joint = joint_density(target, n, start.Z.shape)
     sampling.enter("metric")
-    whitening = sampling.metric(joint, (_with(start.phi, start.Z),), steps=settings.warm_steps)
+    whitening = metric(joint, (_with(start.phi, start.Z),), steps=settings.warm_steps)
     sampling.least_tune = LEAST_TUNE
     chains = sampling.or_one(sampling.final_draws(joint, whitening), joint, _with(start.phi, start.Z))
     sampling.enter("conditional")

@@ -3,9 +3,10 @@
 N³ time a gradient, in closed form. This is what the sparse methods approximate.
 """
 
+from integrand.methods.density import Density, metric
 from integrand.methods.optimised import exact_warm_start
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import exact_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import ExactTarget, density
@@ -27,7 +28,7 @@ def _fit(problem: Problem, target: ExactTarget, sampling: Sampling) -> Posterior
     sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced)
     start = sampling.warm_start(lambda: exact_warm_start(problem, target))
     sampling.enter("metric")
-    whitening = sampling.metric(sampled, (start.phi, model.start()))
+    whitening = metric(sampled, (start.phi, model.start()))
     chains = sampling.or_one(sampling.final_draws(sampled, whitening), sampled, start.phi)
     sampling.enter("conditional")
     drawn = sampling.thinned(chains, most_factors(problem, sampling.notes))

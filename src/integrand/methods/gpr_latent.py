@@ -17,9 +17,10 @@ from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.latent_slice import LatentGaussian, sample_latent
 from integrand.infer.metric import Whitening
 from integrand.linalg import Jitter
+from integrand.methods.density import Density, metric
 from integrand.methods.optimised import exact_warm_start
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import Posterior
@@ -54,7 +55,7 @@ def _fit(problem: Problem, target: LaplaceTarget, sampling: Sampling, method: st
     smooth = Density(lambda x: density(target.evaluate(x[:n])))
     start = sampling.warm_start(lambda: exact_warm_start(problem, target))
     sampling.enter("metric")
-    whitening = sampling.metric(smooth, (start.phi, model.start()))
+    whitening = metric(smooth, (start.phi, model.start()))
     if not np.isfinite(smooth.at(whitening.centre)[0]):
         raise NumericalError("the likelihood is not finite anywhere: try other priors, or look for extreme values in y")
     sampler = make(problem, target, whitening.centre)

@@ -20,9 +20,9 @@ from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.surrogate import sample_with_surrogate
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.corrected import climb_theta
+from integrand.methods.density import Density
 from integrand.methods.optimised import sample_of, warm_start
 from integrand.methods.problem import Problem, starting_inducing
-from integrand.methods.sampling import Density
 from integrand.targets import CollapsedTarget, Factored, density, likelihood
 
 # A round, where each draw costs a pass over all rows: draws that move Z and as many that judge, L-BFGS steps, and how

@@ -22,10 +22,11 @@ from integrand.infer.chains import Chains
 from integrand.infer.metric import Whitening
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.methods.checkpoint import WarmStart
+from integrand.methods.density import Density, metric
 from integrand.methods.joint_start import joint_start, kept_surrogate, laplace_candidate, log_evidence
 from integrand.methods.minibatch import minibatch_draws
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import JointTarget
@@ -55,7 +56,7 @@ def _centred(problem: Problem, target: JointTarget, sampling: Sampling) -> Poste
     sites, rows = kept_surrogate(problem, target, start)
     if rows.n_rows < problem.data.n_rows:
         raise InputError("this run was begun with sampler='sghmc' on some rows: others cannot go on from its draws")
-    of_theta = theta_metric(problem, target, sampling, start, sites)
+    of_theta = theta_metric(problem, target, start, sites)
     factor = np.eye(n + M)
     factor[:n, :n] = of_theta.factor
     whitening = Whitening(np.concatenate([of_theta.centre, np.zeros(M)]), factor)
@@ -72,7 +73,7 @@ def _minibatches(problem: Problem, target: JointTarget, sampling: Sampling) -> P
     """SG-HMC over (φ, ε)."""
     start = sampling.warm_start(lambda: joint_start(problem, target))
     sampling.enter("metric")
-    of_theta = theta_metric(problem, target, sampling, start, target.sites(start.phi, start.Z))
+    of_theta = theta_metric(problem, target, start, target.sites(start.phi, start.Z))
     chains, phis, _, v = minibatch_draws(sampling, target, start, of_theta, draw_Z=False)
     return _posterior(sampling, chains, phis, v, start)
 
@@ -119,9 +120,7 @@ def _posterior(sampling: Sampling, chains: Chains, phis: np.ndarray, v: np.ndarr
     return sampling.posterior("joint-hmc", chains, conditional, start.phi, start.Z[None])
 
 
-def theta_metric(
-    problem: Problem, target: JointTarget, sampling: Sampling, start: WarmStart, sites: Sites
-) -> Whitening:
+def theta_metric(problem: Problem, target: JointTarget, start: WarmStart, sites: Sites) -> Whitening:
     """φ's own whitening: the Hessian in φ at ε = 0, where v has its mode at every θ."""
     n, M = problem.model.n_theta, len(start.Z)
 
@@ -129,4 +128,4 @@ def theta_metric(
         value, gradient = target.evaluate(np.concatenate([phi, np.zeros(M)]), start.Z, sites)
         return value, gradient[:n]
 
-    return sampling.metric(Density(at), (start.phi, problem.model.start()))
+    return metric(Density(at), (start.phi, problem.model.start()))

@@ -13,9 +13,10 @@ from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening
 from integrand.infer.sghmc import TracedRows, sample_sghmc
 from integrand.methods.checkpoint import WarmStart
+from integrand.methods.density import Density
 from integrand.methods.joint_start import kept_surrogate
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.targets import JointTarget
 
 # Rows whose sites tell where v belongs at another θ: so many, or four for each inducing point.

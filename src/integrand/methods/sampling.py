@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.infer.chains import Chains, LogDensity, SampledRun, Watch, Watcher
+from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
 from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
-from integrand.infer.metric import Whitening, whitening_from_draws, whitening_from_hessian
+from integrand.infer.metric import Whitening, whitening_from_draws
 from integrand.infer.nuts import sample_nuts
-from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.checkpoint import Checkpoint, WarmStart
+from integrand.methods.density import Density, pulled_in
 from integrand.methods.problem import TRACED, Problem, one_draw
 from integrand.methods.watch import FinalWatch
 from integrand.posterior.conditional import Conditional
@@ -22,18 +21,6 @@ from integrand.targets import Counter
 
 # Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
 _LEAST_TUNE = 300
-
-
-class Density(NamedTuple):
-    """A log density over x, whose first entries are φ: value and gradient, and how JAX traces it (where it can).
-
-    A method's own sampler, if it has one, is `own(starts, whitening, tune=, draws=, seed=, parallel=, watch=)`:
-    it starts from x, or from the coordinates of x that the whitening has, and draws x.
-    """
-
-    at: LogDensity
-    traced: Callable[[], Any] | None = None
-    own: Callable[..., SampledRun] | None = None
 
 
 class Sampling:
@@ -52,6 +39,7 @@ class Sampling:
         self.bends = True  # whether long tails may be bent, where NUTS draws
         self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
         self.interrupted = False
+        self.scouting: Chains | None = None  # draws that final chains begin from, and that stand in for them
         self.findings: list[Finding] = []  # what else the verdict has to say
         self.judged: Verdict | None = None  # by a method that judges its draws in its own way
         self.evidence: tuple[float, float] | None = None
@@ -86,6 +74,7 @@ class Sampling:
         watch: Watcher,
     ) -> SampledRun:
         """One run of all chains with the method's own sampler, or that of the settings."""
+        assert whitening.bend is None or self._may_bend(density, len(whitening.centre))
         sampler, seed = self.settings.sampler, [self.settings.seed, *purpose]
         common = {"draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
         common |= {"tune": self.tuning(density, tune)}
@@ -108,10 +97,10 @@ class Sampling:
 
     def final_draws(self, density: Density, whitening: Whitening) -> Chains | None:
         """Chains that go on until every hyperparameter has converged, or time or draws are used up; None before any."""
-        self.enter("final")
+        self.clock.enter("final")
         chains, block = self.saved.draws(), self.saved.n_blocks
         if self.over_time():
-            return chains
+            return chains or self._scouted_before()
         if self.settings.sampler == "nested" and density.traced is not None:
             return self._nested(density)
         begun = self._begin(density, whitening, chains)
@@ -135,6 +124,8 @@ class Sampling:
         result = self.run(density, whitening, starts, tune, left, [4, block], watch)
         self.interrupted = result.interrupted
         self.saved.save_draws(block, result.chains)
+        if chains is None and result.chains.n_draws == 0:
+            return self.scouting or result.chains
         return chains.then(result.chains) if chains else result.chains
 
     def _begin(
@@ -147,23 +138,33 @@ class Sampling:
             return self.rewhitened(chains.x[:, :, :n], whitening, density), chains.x[:, -1], tune
         if whitening.bend is None and self._may_bend(density, len(whitening.centre)):
             return self._scouted(density, whitening)
+        whitening = self.usable(whitening, density)
         return whitening, self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
 
     def _scouted(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray, int] | Chains:
         """The same from short chains that show the shape of the density; methods that move Z have their rounds."""
         found = self.saved.scouted()
         if found is None:
-            self.problem.progress.phase("scouting")
-            tune, draws = self.settings.tune, min(self.settings.round_draws, self.settings.max_draws)
+            self.enter("scouting")
+            tune, draws = self.settings.tune, max(2, min(self.settings.round_draws, self.settings.max_draws))
             starts = self.dispersed(density, whitening, [3])
             result = self.run(density, whitening, starts, tune, draws, [5], self.tell(tune + draws))
             self.interrupted = result.interrupted
-            if self.interrupted or self.over_time() or result.chains.n_draws < 2:
+            if self.interrupted or self.over_time():
                 self.saved.save_draws(0, result.chains)
                 return result.chains
-            found = self.rewhitened(result.chains.x, whitening, density), result.chains.x[:, -1]
+            found = self.rewhitened(result.chains.x, whitening, density), result.chains
             self.saved.save_scouted(*found)
-        return *found, self.short_tune()
+            self.clock.enter("final")
+        whitening, self.scouting = found
+        ends = self.scouting.x[:, -1]
+        if len(ends) != self.settings.chains:  # a resumed run may have others
+            ends = self.dispersed(density, whitening, [3])
+        return whitening, ends, self.short_tune()
+
+    def _scouted_before(self) -> Chains | None:
+        found = self.saved.scouted()
+        return None if found is None else found[1]
 
     def by_nuts(self, density: Density) -> bool:
         """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
@@ -171,6 +172,10 @@ class Sampling:
 
     def _may_bend(self, density: Density, n: int) -> bool:
         return self.bends and self.by_nuts(density) and n == self.n_theta
+
+    def usable(self, whitening: Whitening, density: Density) -> Whitening:
+        """A whitening, perhaps from disk, as the sampler of this density can use it."""
+        return whitening if self._may_bend(density, len(whitening.centre)) else whitening.straightened()
 
     def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
         """The whitening that draws (chain, draw, coordinate) tell, bent where NUTS draws hyperparameters alone."""
@@ -194,34 +199,11 @@ class Sampling:
         self.notes.append(f"The log evidence is {drawn.evidence[0]:.2f} ± {drawn.evidence[1]:.2f}.")
         return drawn.chains
 
-    def metric(self, density: Density, starts: Sequence[np.ndarray], steps: int = 100) -> Whitening:
-        """The Hessian of the log density at its own optimum, climbed from the best of some starts.
-
-        Where ML-II ran away, the prior's medians are the better start.
-        """
-        start = max(starts, key=lambda x: density.at(x)[0])
-        optimum = maximise_lbfgs(density.at, start, max_steps=steps)
-        return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x)
-
     def dispersed(self, density: Density, whitening: Whitening, purpose: Sequence[int]) -> np.ndarray:
-        """Starts for the chains, wider than the posterior, each pulled in until it is not hopeless there.
-
-        1.5 standard deviations cost a Gaussian about P nats; where it is a hundred, as on the edge of what can be
-        factored when the noise is nearly zero, a chain would not find its way back.
-        """
+        """Starts for the chains, wider than the posterior."""
         rng = np.random.default_rng([self.settings.seed, *purpose])
-        n = len(whitening.centre)
-        starts = 1.5 * rng.standard_normal((self.settings.chains, n))
-        least = density.at(whitening.middle)[0] - 100.0 - 10.0 * n
-
-        def hopeless(start: np.ndarray) -> bool:
-            value = density.at(whitening.to_x(start))[0]
-            return not (np.isfinite(value) and value >= least)
-
-        for start in starts:
-            while np.any(start != 0.0) and hopeless(start):
-                start *= 0.5 if np.abs(start).max() > 1e-3 else 0.0
-        return whitening.to_x(starts)
+        starts = 1.5 * rng.standard_normal((self.settings.chains, len(whitening.centre)))
+        return whitening.to_x(pulled_in(density, whitening, starts))
 
     def reached(self, chains: Chains) -> bool:
         """Whether these draws are enough."""

@@ -22,11 +22,12 @@ from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods import grown
 from integrand.methods.checkpoint import Round, WarmStart
+from integrand.methods.density import Density, metric
 from integrand.methods.grown import Grown
 from integrand.methods.optimised import warm_start
 from integrand.methods.paper_schedule import paper_schedule
 from integrand.methods.problem import Problem, starting_inducing
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import CollapsedTarget, density, likelihood
@@ -131,7 +132,7 @@ class _Fit:
         self.sampling.enter("metric")
         if self.grown is not None:
             return self.grown.metric(start)
-        return self.sampling.metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()))
+        return metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()))
 
     def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
         """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""
@@ -141,7 +142,7 @@ class _Fit:
             path.append(r.Z)
             self.sampling.target_accept = r.target_accept
             self.sampling.note_bound("round", len(path) - 1, r.bound, r.bound_error)
-        whitening = saved[-1][1] if saved else self.metric(start)
+        whitening = self.metric(start) if not saved else self.sampling.usable(saved[-1][1], self.of_all_rows(path[-1]))
         self.sampling.enter("rounds")
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
         while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:

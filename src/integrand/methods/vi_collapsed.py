@@ -16,11 +16,12 @@ from integrand.infer.diagnostics import Finding, Verdict, convergence, e_bfmi
 from integrand.infer.metric import Whitening
 from integrand.infer.variational import GaussianFit, fit_gaussian
 from integrand.methods import watch
+from integrand.methods.density import Density, metric
 from integrand.methods.draws_of_q import draws_of_q
 from integrand.methods.gpr_hmc import most_factors
 from integrand.methods.optimised import exact_warm_start, warm_start
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Density, Sampling
+from integrand.methods.sampling import Sampling
 from integrand.posterior.conditional import Conditional, exact_conditional, sparse_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, density
@@ -70,7 +71,7 @@ def _fit(
     sampling.enter("metric")
     if kept is None:
         at_start = Density(lambda x: density(evaluate(x, nuisance)))
-        whitening = sampling.metric(at_start, (phi, model.start()))
+        whitening = metric(at_start, (phi, model.start()))
     else:
         whitening = Whitening(kept["centre"], kept["factor"])
     sampling.enter("optimise")
