@@ -8,10 +8,14 @@ import machine as facts
 import rows as R
 from contestants import CONTESTANTS
 from figures import draw_all
+from neighbours import BUSY_CORES
 from rows import Row, Table
-from summary import summary_cells
-from tables import gradient_table, growth_table, ml2_table
-from tables_posterior import accuracy_table, hyperposterior_table, product_table
+from summary import COLUMNS, summary_cells
+from tables import gradient_table, growth_table
+from tables_accuracy import accuracy_table
+from tables_hyper import hyperposterior_table
+from tables_ml2 import ml2_table
+from tables_product import product_table
 
 TABLES = (gradient_table, ml2_table, hyperposterior_table, product_table, accuracy_table, growth_table)
 _ALSO = {"hyperposterior": ["agreement"]}
@@ -57,14 +61,14 @@ def _page(rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[
         )
     cells = summary_cells(rows)
     if cells:
-        parts.append("## In short\n\n" + markdown(["measure", "what", "seen"], cells, right=False))
+        parts.append("## In short\n\n" + markdown(COLUMNS, cells, right=False))
     parts += [_caveats(rows), *(_section(table, drawn) for table in tables), _how(rows, machine, profile)]
     return "\n\n".join(parts) + "\n"
 
 
 def _caveats(rows: list[Row]) -> str:
     names = R.ordered(map(R.name, rows))
-    cells = [[R.label(c), CONTESTANTS[c].caveat or "the same model"] for c in names]
+    cells = [[R.predictor_label(c), CONTESTANTS[c].caveat or "the same model"] for c in names]
     about = "## Who takes part\n\nWhere a model is not the same model, this says so."
     return about + "\n\n" + markdown(["", "what to know"], cells)
 
@@ -87,12 +91,16 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
     return "\n\n".join(
         [
             "## How these were made",
-            f"`make bench-peers{option}`, {facts.dates(rows)}.",
+            f"`make bench-peers{option}`, {facts.dates(rows)}. A run of the driver begins with a small job in each "
+            "environment that nobody times: the files of its packages are then in memory, and PyTensor's caches of "
+            "compiled code are there. A job is a fresh process on a warm machine. Of each it is noted how many of its "
+            f"cores other processes kept busy; more than {BUSY_CORES:g} and the row is called busy (in the CSV "
+            "files too). A commit that ends in `-dirty` had changes that were not committed.",
             markdown(
                 ["machine", ""],
-                [*map(list, machine.items()), ["commit", facts.commits(rows)], ["load", facts.load(rows)]],
+                [*map(list, machine.items()), ["commit", facts.commits(rows)], ["neighbours", facts.busy(rows)]],
             ),
-            markdown(["package", "version"], [[package, version] for package, version in versions.items()]),
+            markdown(["environment", "packages"], [[name, packages] for name, packages in versions.items()]),
         ]
     )
 

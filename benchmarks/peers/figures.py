@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import rows as R
+from agreement import REFERENCE
+from agreement import agreement as agreement_of
 from contestants import OURS
 from rows import Row
-from tables import _median_ms
-from tables_posterior import REFERENCE, ess_per_second, seconds_to_ess, z_scores
+from tables import median_ms
+from tables_hyper import ess_per_second, seconds_to_ess
+from tables_product import seconds
 
 _COLOURS = {"integrand": "#0b5fa5", "gpflow": "#d95f02", "gpytorch": "#7f3c8d", "pyro": "#b07aa1", "pymc": "#3a923a"}
 _COLOURS |= {"gpjax": "#c43c39", "numpyro": "#8c8c8c", "sklearn": "#b8a100"}
 _HATCHES = {"gpytorch-slow": "///", "pymc-nutpie": "///", "pymc-z": "\\\\\\", "gpflow-sgpmc": "///"}
+_HATCHES |= {"pymc-numba": "..."}
 
 
 def draw_all(rows: list[Row], out: Path) -> list[str]:
@@ -98,7 +102,7 @@ def gradient(pyplot, rows: list[Row]):
         return None
     figure, panels = pyplot.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
     for axes, cores in zip(panels, (1, 2), strict=True):
-        _bars(axes, problems, _medians(R.where(rows, cores=cores), problems, _median_ms), "ms", R.bound_label)
+        _bars(axes, problems, _medians(R.where(rows, cores=cores), problems, median_ms), "ms", R.bound_label)
         axes.set_title(f"Value and gradient of the bound, {cores} core{'s' if cores > 1 else ''}", loc="left")
     _legend(figure, panels[0])
     return figure
@@ -137,7 +141,7 @@ def hyperposterior(pyplot, rows: list[Row]):
     if not problems:
         return None
     figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
-    _bars(axes, problems, _medians(rows, problems, ess_per_second), "min bulk ESS a second")
+    _bars(axes, problems, _medians(rows, problems, ess_per_second), "min ESS a second")
     axes.set_title("Hyperposterior at fixed Z, fresh process included", loc="left")
     _legend(figure, axes)
     return figure
@@ -155,10 +159,11 @@ def agreement(pyplot, rows: list[Row]):
     for k, c in enumerate(names):
         points = []
         for g, p in enumerate(problems):
-            mine = R.where(rows, problem=p, contestant=c)
-            if mine:
+            mine, theirs = (R.where(rows, problem=p, contestant=name) for name in (c, REFERENCE))
+            found = agreement_of(mine, theirs)
+            if found is not None:
                 place = g + (k - 0.5 * (len(names) - 1)) * 0.15
-                points += [(place, z) for z in z_scores(mine[0], R.where(rows, problem=p, contestant=REFERENCE)[0])]
+                points += [(place, z) for z in found.z]
         if points:
             axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=_plain(R.label(c)))
     axes.set_xticks(range(len(problems)), [R.title(p) for p in problems])
@@ -169,15 +174,13 @@ def agreement(pyplot, rows: list[Row]):
 
 
 def product(pyplot, rows: list[Row]):
-    ours = R.done(R.of(rows, "product"))
-    problems = R.datasets(ours)
+    ours = R.of(rows, "product")
+    problems = R.datasets(R.done(ours))
     if not problems:
         return None
 
-    def seconds(r: Row) -> float:
-        return r["result"]["seconds"]
-
-    values = _medians(ours, problems, seconds)
+    reached = [r for p in problems if not R.short_of(R.where(ours, problem=p)) for r in R.where(ours, problem=p)]
+    values = _medians(reached, problems, seconds)
     values |= {c: v for c, v in _medians(R.of(rows, "ml2"), problems, seconds).items() if c != OURS}
     hyper = [r for r in R.of(rows, "hyperposterior") if R.name(r) in ("pymc", "pymc-nutpie")]
     values |= _medians(hyper, problems, seconds_to_ess)
@@ -205,7 +208,7 @@ def accuracy(pyplot, rows: list[Row]):
             scores = [r["judged"]["nlpd"] for r in R.where(some, contestant=c)]
             error = stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
             axes.errorbar(mean(scores), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
-        labels = [f"{_plain(R.label(c))} ({len(R.where(some, contestant=c))})" for c in names]
+        labels = [f"{_plain(R.predictor_label(c))} ({len(R.where(some, contestant=c))})" for c in names]
         axes.set_yticks(range(len(names)), labels)
         axes.set(xlabel="nlpd (mean over splits, standard error)", title=f"{dataset} (splits in brackets)")
         axes.grid(axis="x", alpha=0.25)
@@ -219,7 +222,7 @@ def growth(pyplot, rows: list[Row]):
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     problems = R.datasets(rows)
     for axes, value, label in (
-        (panels[0], _median_ms, "ms a gradient"),
+        (panels[0], median_ms, "ms a gradient"),
         (panels[1], lambda r: r["peak_mb"], "peak MB"),
     ):
         for c, heights in _medians(rows, problems, value).items():

@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 
 COMMON_JITTER = 1e-6
+SCORES = ("rmse", "nlpd", "coverage_50", "coverage_80", "coverage_95")
 
 
-def judged(task: str, problem: Path, arrays: Path) -> dict[str, Any]:
-    """Numbers from the arrays that a worker wrote; without any, nothing."""
+def judged(task: str, problem: Path, arrays: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Numbers from the arrays that a worker wrote, without any nothing; ValueError for a run that is no result."""
+    bound = result.get({"ml2": "bound", "gradient": "value"}.get(task, ""), 0.0)
+    if bound is None or not np.isfinite(bound):
+        raise ValueError(f"the bound is {bound}")
     if not arrays.exists():
         return {}
     with np.load(problem) as given, np.load(arrays) as found:
@@ -17,6 +21,8 @@ def judged(task: str, problem: Path, arrays: Path) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if task == "ml2" and "Z" in found:
         out["referee_bound"] = referee_bound(given, found)
+        if not np.isfinite(out["referee_bound"]):
+            raise ValueError(f"the referee's bound is {out['referee_bound']}")
     if "draws" in found:
         out |= convergence_numbers(found["draws"])
     if "means" in found:
@@ -49,6 +55,8 @@ def convergence_numbers(draws: np.ndarray) -> dict[str, Any]:
     """
     from integrand.infer.diagnostics import convergence
 
+    if not np.all(np.isfinite(draws)):
+        raise ValueError("some draws are not finite")
     for k in range(1, len(draws)):
         if any(np.array_equal(draws[k], other) for other in draws[:k]):
             raise ValueError("two chains are the same: they shared a seed")
@@ -86,4 +94,4 @@ def accuracy_numbers(given: dict[str, Any], means: np.ndarray, variances: np.nda
     sd = float(given["y_sd"])
     mixture = GaussianMixture(means * sd + float(given["y_mean"]), variances * sd**2)
     scores = evaluate(mixture, given["y_test"])
-    return {name: scores[name] for name in ("rmse", "nlpd", "coverage_50", "coverage_80", "coverage_95")}
+    return {name: scores[name] for name in SCORES}

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neighbours import Neighbours
+
 MEMORY_CAP_MB = 12_000.0
 _POLL_SECONDS = 0.25
 
@@ -34,9 +36,10 @@ def environment(threads: int, caches: Path) -> dict[str, str]:
 def pinned_to(count: int):
     """Hold this thread, and with it the children that it starts, to the first so many of its cores."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:count])
+    chosen = sorted(allowed)[:count]
+    os.sched_setaffinity(0, chosen)
     try:
-        yield
+        yield chosen
     finally:
         os.sched_setaffinity(0, allowed)
 
@@ -58,7 +61,8 @@ def run_child(
         old.unlink(missing_ok=True)
     job_path.write_text(json.dumps(record))
     with tempfile.TemporaryFile() as output:
-        with pinned_to(record["cores"]):
+        with pinned_to(record["cores"]) as cores:
+            neighbours = Neighbours(cores)
             spawned = time.time()
             child = subprocess.Popen(
                 [*command, str(job_path), str(result_path), repr(spawned)],
@@ -73,10 +77,11 @@ def run_child(
             _end(child)
             child.wait()
             raise
-        wall = time.time() - spawned
+        wall, others = time.time() - spawned, neighbours.count()
         output.seek(0)
         said = output.read().decode(errors="replace")
     row: Row = {"status": "done", "reason": "", "wall": wall, "peak_mb": peak, "result": {}}
+    row["others"] = others
     if ended == "time":
         row |= {"status": "gave up", "reason": f"gave up after {record['limit']:.0f} s"}
     elif ended == "memory":

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from contestants import CONTESTANTS
+from neighbours import is_busy
+
 
 def machine() -> dict[str, str]:
     """Processor, cores, memory, system and Python; no host name."""
@@ -20,34 +23,48 @@ def machine() -> dict[str, str]:
 
 
 def revision(root: Path) -> str:
-    """The commit that was measured."""
+    """The commit that was measured; `-dirty` if the library or its benchmarks are not as it has them."""
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        )
+        changed = said("status", "--porcelain", "--", "src", "benchmarks")
+        return said("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
 
 
 def versions(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Packages by contestant's worker, as the workers themselves reported them."""
-    found: dict[str, set[str]] = {}
+    """Packages of each environment, as the workers themselves reported them."""
+    found: dict[str, dict[str, set[str]]] = {}
     for row in rows:
+        packages = found.setdefault(CONTESTANTS[row["job"]["contestant"]].environment, {})
         for package, version in row.get("result", {}).get("versions", {}).items():
-            found.setdefault(package, set()).add(version)
-    return {package: " / ".join(sorted(found[package])) for package in sorted(found)}
+            packages.setdefault(package, set()).add(version)
+    return {
+        environment: ", ".join(f"{package} {' / '.join(sorted(seen))}" for package, seen in packages.items())
+        for environment, packages in sorted(found.items())
+        if packages
+    }
+
+
+def busy(rows: Iterable[dict[str, Any]]) -> str:
+    """How many rows that ended well have such neighbours."""
+    told = [row for row in rows if row["status"] == "done" and row.get("others") is not None]
+    if not told:
+        return "-"
+    found = [row["others"] for row in told if is_busy(row)]
+    if not found:
+        return f"none of {len(told)} rows was made on a busy machine"
+    made = "1 row was" if len(found) == 1 else f"{len(found)} rows were"
+    return f"**{made} made on a busy machine** (of {len(told)}; others kept up to {max(found):.1f} cores busy)"
 
 
 def commits(rows: Iterable[dict[str, Any]]) -> str:
     """Those that were measured: pieces of a run may be of several."""
     return ", ".join(sorted({row["commit"] for row in rows if "commit" in row})) or "-"
-
-
-def load(rows: Iterable[dict[str, Any]]) -> str:
-    """The load of the machine in the minute before a job: near 1 on a machine that does nothing else."""
-    found = sorted(row["load"] for row in rows if "load" in row)
-    return f"median {found[len(found) // 2]:.1f}, most {found[-1]:.1f}" if found else "-"
 
 
 def dates(rows: Iterable[dict[str, Any]]) -> str:

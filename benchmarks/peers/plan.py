@@ -4,20 +4,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from contestants import CONTESTANTS, OURS
+from contestants import CONTESTANTS
+from profiles import (
+    FULL,
+    GRADIENT,
+    HYPERPOSTERIOR,
+    MEASURES,
+    ML2,
+    PREDICTIVE_DRAWS,
+    PROFILES,
+    QUICK,
+    SMOKE,
+    UCI,
+    Profile,
+)
 
-UCI = ("boston", "concrete", "energy", "winered", "yacht")
-MEASURES = ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth")
+__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "Job", "jobs", "warm_jobs"]
 
 # Where bounds and posteriors are compared all peers have this jitter on k(Z, Z): the default of most of them.
 COMMON_JITTER = 1e-6
 # Of the preset `paper`: Gamma(shape, rate) of lengthscales, half-Cauchy(scale) of the standard deviations.
 PRIORS = {"lengthscale": (2.0, 1.0), "scale": (1.0,), "noise": (1.0,)}
-
-GRADIENT = (OURS, "gpflow", "gpytorch", "pymc", "pymc-z", "gpjax", "numpyro")
-ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn")
-HYPERPOSTERIOR = ("integrand-fixed-z", "pymc", "pymc-nutpie", "gpflow-hmc", "numpyro", "pyro-exact")
-ACCURACY = (OURS, "integrand-sgpr-hmc", "gpflow", "gpytorch", "gpjax", "sklearn", "pymc-nutpie")
 
 
 @dataclass(frozen=True)
@@ -45,102 +52,23 @@ class Job:
         return asdict(self) | {"priors": PRIORS, "key": self.key}
 
 
-@dataclass(frozen=True)
-class Profile:
-    """How much of everything: `FULL` is the published table, `QUICK` takes a coffee."""
-
-    name: str
-    datasets: tuple[str, ...]
-    gradient_datasets: tuple[str, ...]
-    gradient_rows: tuple[int, ...]  # of the synthetic sets, one thread and two
-    growth_rows: tuple[int, ...]
-    gradient_repeats: int
-    gradient_seconds: float
-    ml2_repeats: int
-    steps: dict[str, int]  # of optimisers that do not end by themselves
-    hyper_repeats: int
-    hyper_datasets: tuple[str, ...]
-    draws: dict[str, dict[str, int]]  # instead of those of the contestants' table
-    cap: float  # soft, of samplers; a fifth more and they are ended
-    product_repeats: int
-    splits: dict[str, dict[str, int]]  # data set -> contestant -> number of splits
-    accuracy_cap: float
-
-
-FULL = Profile(
-    name="full",
-    datasets=UCI,
-    gradient_datasets=UCI,
-    gradient_rows=(10_000, 100_000),
-    growth_rows=(1_000, 10_000, 100_000, 1_000_000),
-    gradient_repeats=3,
-    gradient_seconds=1.5,
-    ml2_repeats=3,
-    steps={"adam": 2000},
-    hyper_repeats=2,
-    hyper_datasets=UCI,
-    draws={},
-    cap=1500.0,
-    product_repeats=3,
-    splits={
-        "yacht": dict.fromkeys(ACCURACY, 10) | {"gpflow-sgpmc": 2, "pyro-exact": 2},
-        "concrete": dict.fromkeys(ACCURACY, 10) | {"gpflow-sgpmc": 1},
-    },
-    accuracy_cap=900.0,
-)
-
-_FEW = {"tune": 100, "draws": 100}
-QUICK = Profile(
-    name="quick",
-    datasets=("yacht",),
-    gradient_datasets=("yacht",),
-    gradient_rows=(10_000,),
-    growth_rows=(1_000, 10_000),
-    gradient_repeats=1,
-    gradient_seconds=1.0,
-    ml2_repeats=1,
-    steps={"adam": 500},
-    hyper_repeats=1,
-    hyper_datasets=("yacht",),
-    draws={"pymc": _FEW, "pymc-nutpie": _FEW, "numpyro": _FEW, "gpflow-hmc": {"tune": 100, "draws": 200}}
-    | {"pyro-exact": {"tune": 20, "draws": 20}},
-    cap=75.0,
-    product_repeats=1,
-    splits={"yacht": dict.fromkeys(ACCURACY, 1)},
-    accuracy_cap=60.0,
-)
-_LEAST = {"tune": 30, "draws": 30}
-# Does everything still run? Numbers mean nothing here.
-SMOKE = replace(
-    QUICK,
-    name="smoke",
-    datasets=("yacht",),
-    gradient_datasets=("yacht",),
-    gradient_rows=(1_000,),
-    growth_rows=(1_000, 2_000),
-    gradient_seconds=0.2,
-    steps={"adam": 20},
-    draws=dict.fromkeys(("pymc", "pymc-nutpie", "numpyro"), _LEAST)
-    | {"gpflow-hmc": {"tune": 20, "draws": 40, "chunk": 20}, "gpflow-sgpmc": {"tune": 20, "draws": 40, "chunk": 20}}
-    | {"pyro-exact": {"tune": 5, "draws": 6}},
-    splits={"yacht": dict.fromkeys(ACCURACY, 1) | {"gpflow-sgpmc": 1}},
-)
-PROFILES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
-
 # Of samplers that would use up any budget: another model, or chains that hardly move.
-_CAPS = {"pyro-exact": 180.0, "gpflow-sgpmc": 120.0}
+_CAPS = {"pyro-exact": 180.0, "gpflow-sgpmc": 120.0, "gpflow-hmc": 240.0, "numpyro": 300.0}
 # Where a call takes seconds: so many calls at least, and so many processes at most.
 _LARGE = {"synthetic-100000": (3, 2), "synthetic-1000000": (2, 1)}
-# Of these one run says enough: they take long, and nothing about them is a close call.
-_ONCE = {
-    "gradient": ("pymc-z",),
-    "ml2": ("sklearn", "gpytorch-slow"),
-    "hyperposterior": ("pymc", "pyro-exact", "gpflow-hmc", "numpyro"),
+# Runs of those that take long; of some one says enough, for nothing about them is a close call.
+_AT_MOST = {
+    "gradient": {"pymc-z": 1, "pymc-numba": 1},
+    "ml2": {"sklearn": 1, "gpytorch-slow": 1},
+    "hyperposterior": {"pymc": 2, "pymc-nutpie": 2}
+    | dict.fromkeys(("gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
 }
-# PyMC with Z as a variable is not made for that: where it stands is shown once, small and large.
-_WITH_Z = ("yacht-0", "synthetic-10000")
-# Chains that only predict: as many draws as a mixture needs.
-_TO_PREDICT = {"pymc-nutpie": {"tune": 200, "draws": 200}}
+# Where those stand that are not made for this, or would only give up: shown on these problems alone.
+_ONLY_ON = {
+    "pymc-z": ("yacht-0", "synthetic-10000"),
+    "pymc-numba": (*(f"{name}-0" for name in UCI), "synthetic-10000", "synthetic-100000"),
+    "pyro-exact": ("yacht-0", "boston-0"),
+}
 
 
 def jobs(profile: Profile, measures: Sequence[str] = MEASURES) -> list[Job]:
@@ -156,14 +84,15 @@ def _options(contestant: str, **more: Any) -> dict[str, Any]:
     return CONTESTANTS[contestant].options | more
 
 
-def _repeats(measure: str, contestant: str, repeats: int) -> int:
-    return 1 if contestant in _ONCE.get(measure, ()) else repeats
-
-
-def _turned(names: Sequence[str], repeat: int) -> list[str]:
-    """In another order each time, so that nobody is always first."""
+def _taking_part(
+    profile: Profile, measure: str, names: Sequence[str], problem: str, repeat: int, repeats: int
+) -> Iterator[str]:
+    """Those who run this problem this time, in another order each time, so that nobody is always first."""
     k = repeat % len(names)
-    return [*names[k:], *names[:k]]
+    for name in (*names[k:], *names[:k]):
+        left_out = name in profile.without.get(measure, ()) or problem not in _ONLY_ON.get(name, (problem,))
+        if not left_out and repeat < _AT_MOST.get(measure, {}).get(name, repeats):
+            yield name
 
 
 def _gradients(profile: Profile, problems: Sequence[str], cores: Sequence[int], repeats: int) -> Iterator[Job]:
@@ -173,11 +102,9 @@ def _gradients(profile: Profile, problems: Sequence[str], cores: Sequence[int], 
             if repeat >= most:
                 continue
             for n in cores:
-                for name in _turned(GRADIENT, repeat):
-                    if repeat >= _repeats("gradient", name, repeats) or (name == "pymc-z" and problem not in _WITH_Z):
-                        continue
+                for name in _taking_part(profile, "gradient", GRADIENT, problem, repeat, repeats):
                     options = _options(name, seconds=profile.gradient_seconds, least=least, most=1000)
-                    limit = 600.0 if profile is FULL else 120.0
+                    limit = profile.gradient_limit
                     yield Job("gradient", "gradient", problem, name, repeat, n, n, limit, COMMON_JITTER, 0, options)
 
 
@@ -194,34 +121,39 @@ def _growth(profile: Profile) -> Iterator[Job]:
 def _optimisation(profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any) -> Job:
     options = _options(name)
     if name.startswith("gpytorch"):
-        options["steps"] = profile.steps["adam"]
-    return Job(measure, "ml2", problem, name, repeat, 2, 2, 900.0, jitter, repeat, options)
+        options["steps"] = profile.adam_steps
+    return Job(measure, "ml2", problem, name, repeat, 2, 2, profile.ml2_limit, jitter, repeat, options)
 
 
 def _ml2(profile: Profile) -> Iterator[Job]:
     for repeat in range(profile.ml2_repeats):
         for dataset in profile.datasets:
-            for name in _turned(ML2, repeat):
-                if repeat < _repeats("ml2", name, profile.ml2_repeats):
-                    yield _optimisation(profile, "ml2", f"{dataset}-0", name, repeat, COMMON_JITTER)
+            problem = f"{dataset}-0"
+            for name in _taking_part(profile, "ml2", ML2, problem, repeat, profile.ml2_repeats):
+                yield _optimisation(profile, "ml2", problem, name, repeat, COMMON_JITTER)
             if repeat < profile.product_repeats:  # in the same minutes as what it is compared with
                 yield _whole(profile, dataset, repeat)
 
 
-def _sampling(profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any, cap: float) -> Job:
+def _sampling(
+    profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any, cap: float, **more: Any
+) -> Job:
     """Chains side by side: one thread of BLAS in each process is best for all who take part."""
     cap = min(cap, _CAPS.get(name, cap))
-    options = _options(name, cap=cap, chains=4) | profile.draws.get(name, {})
+    known = {"cap": cap, "chains": 4, "priors": CONTESTANTS[name].priors, "predictive_draws": PREDICTIVE_DRAWS}
+    options = _options(name, **known) | profile.draws.get(name, {}) | more
     return Job(measure, "sample", problem, name, repeat, 2, 1, 1.2 * cap + 60.0, jitter, repeat, options)
 
 
 def _hyperposterior(profile: Profile) -> Iterator[Job]:
-    for repeat in range(profile.hyper_repeats):
+    measure, repeats = "hyperposterior", profile.hyper_repeats
+    for repeat in range(repeats):
         for dataset in profile.hyper_datasets:
-            for name in _turned(HYPERPOSTERIOR, repeat):
-                if repeat < _repeats("hyperposterior", name, profile.hyper_repeats):
-                    problem = f"{dataset}-0"
-                    yield _sampling(profile, "hyperposterior", problem, name, repeat, COMMON_JITTER, profile.cap)
+            problem = f"{dataset}-0"
+            for name in _taking_part(profile, measure, HYPERPOSTERIOR, problem, repeat, repeats):
+                yield _sampling(profile, measure, problem, name, repeat, COMMON_JITTER, profile.cap, predict=False)
+            if repeat < profile.product_repeats:  # the same jobs as those beside ML-II: nothing is run twice
+                yield _whole(profile, dataset, repeat)
 
 
 def _whole(profile: Profile, dataset: str, repeat: int) -> Job:
@@ -248,9 +180,8 @@ def _accuracy(profile: Profile) -> Iterator[Job]:
                 if name in ML2:
                     yield _optimisation(profile, "accuracy", problem, name, 0, None)
                 else:
-                    job = _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap)
-                    fewer = _TO_PREDICT.get(name, {}) if profile is FULL else {}
-                    yield replace(job, options=job.options | fewer)
+                    fewer = profile.to_predict.get(name, {})
+                    yield _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap, **fewer)
 
 
 _BUILDERS = {
@@ -261,3 +192,18 @@ _BUILDERS = {
     "accuracy": _accuracy,
     "growth": _growth,
 }
+
+# One small job that nobody times, for each environment: its files are then in memory, and compilers' caches are there.
+_WARM = {"sklearn": [("sklearn", "ml2")], "pymc": [("pymc", "gradient"), ("pymc-nutpie", "sample")]}
+_SMALL = "synthetic-300"
+
+
+def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
+    """What to run before `waiting`, and to throw away."""
+    names = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
+    small = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2}
+    return [
+        Job("warm-up", task, _SMALL, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, _options(name, **small, predict=False))
+        for environment in names
+        for name, task in _WARM.get(environment, [(environment, "gradient")])
+    ]

@@ -68,9 +68,10 @@ def label(contestant: str) -> str:
 
 
 def predictor_label(contestant: str) -> str:
-    """The label, and whether what predicts is another model than what was fitted."""
+    """The label, the priors of θ, and whether what predicts is another model than what was fitted."""
     one = CONTESTANTS[contestant]
-    also = one.as_predictor or ("" if one.same_model else "another model")
+    priors = f"priors `{one.priors}`" if one.priors else ""
+    also = ", ".join(filter(None, (priors, one.as_predictor or ("" if one.same_model else "another model"))))
     return f"{one.label} ({also})" if also else one.label
 
 
@@ -91,6 +92,18 @@ def middle(rows: Iterable[Row], value: Callable[[Row], float]) -> tuple[float, f
     """Median, least and most over repeats that ended well; None without any."""
     found = [value(r) for r in done(rows)]
     return (median(found), min(found), max(found)) if found else None
+
+
+def ess(row: Row) -> float:
+    """The effective sample size of a run: the least of bulk and tail over the logs of hyperparameters."""
+    return min(row["judged"]["ess_bulk"], row["judged"]["ess_tail"])
+
+
+def short_of(rows: Iterable[Row]) -> str:
+    """Of our own whole fits: how many did not get to R-hat and ESS; "" if all did."""
+    rows = list(rows)
+    missed = [r for r in rows if r["status"] != "done" or not r["result"]["reached"]]
+    return f"not reached ({len(missed)} of {len(rows)})" if missed else ""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -118,11 +131,11 @@ def why(rows: Iterable[Row]) -> str:
     return reasons[0] if reasons else "-"
 
 
-def failures(rows: Iterable[Row]) -> list[str]:
+def failures(rows: Iterable[Row], named: Callable[[str], str] = label) -> list[str]:
     """A sentence for each row that did not end well."""
     return sorted(
         {
-            f"{label(name(r))} on {title(problem(r))}: {r['status']}" + (f" ({r['reason']})" if r["reason"] else "")
+            f"{named(name(r))} on {title(problem(r))}: {r['status']}" + (f" ({r['reason']})" if r["reason"] else "")
             for r in rows
             if r["status"] != "done"
         }

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
@@ -20,14 +19,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from contestants import CONTESTANTS, ENVIRONMENTS, OURS  # noqa: E402
+from contestants import CONTESTANTS, OURS  # noqa: E402
+from install import install  # noqa: E402
 from judge import judged  # noqa: E402
 from launch import environment, run_child  # noqa: E402
 from machine import machine, revision  # noqa: E402
-from plan import MEASURES, PROFILES, Job, jobs  # noqa: E402
+from plan import MEASURES, PROFILES, Job, jobs, warm_jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
 
-QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own
+QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own: more and a run begins with a warning
 
 
 def parsed(arguments=None):
@@ -37,7 +37,9 @@ def parsed(arguments=None):
     parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument(
-        "--again", action="store_true", help="run again all that is chosen, after a change of the library"
+        "--again",
+        action="store_true",
+        help="run again all that is chosen, after a change of the library: whole groups, with --only",
     )
     parser.add_argument("--venvs", default=os.environ.get("PEERS_VENVS", str(HERE / ".venvs")))
     parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for results")
@@ -51,20 +53,6 @@ def parsed(arguments=None):
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--collect", action="store_true")
     return parser.parse_args(arguments)
-
-
-def install(venvs: Path) -> None:
-    """Make the environments that are missing, each from its requirement file."""
-    for name in ENVIRONMENTS:
-        requirements, python = HERE / "requirements" / f"{name}.txt", venvs / name / "bin" / "python"
-        stamp, wanted = venvs / name / ".installed", requirements.read_text()
-        if python.exists() and (not stamp.exists() or stamp.read_text() == wanted):
-            continue  # one without a stamp was made by hand
-        print(f"making the environment of {name}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venvs / name)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "-r", str(requirements)], check=True)
-        stamp.write_text(wanted)
 
 
 def wanted(arguments) -> list[Job]:
@@ -94,27 +82,31 @@ def interpreter(job: Job, venvs: Path) -> list[str]:
     return [python, str(HERE / "workers" / contestant.worker)]
 
 
-def run_one(job: Job, arguments, work: Path) -> dict:
-    """Run a job and keep its row and arrays; the row appears at once or not at all."""
+def run_job(job: Job, arguments, scratch: Path) -> tuple[dict, Path, Path]:
+    """Run a job in its environment: its row, and where the arrays of the problem and of its result are."""
     problem = problem_file(job.problem, Path(arguments.work) / "problems", arguments.data_dir)
     variables = environment(job.threads, Path(arguments.work).resolve() / "caches")
     if CONTESTANTS[job.contestant].environment != OURS:
         variables["PYTHONPATH"] = ""  # a peer must not see the packages of this environment
     record = job.record() | {"problem": str(problem.resolve())}
     command = interpreter(job, Path(arguments.venvs))
-    scratch = work / "scratch" / job.key
-    load = os.getloadavg()[0]
-    if shutil.which(command[0]):
-        row, arrays = run_child(command, record, scratch, variables)
-    else:
-        row, arrays = {"status": "failed", "reason": "its environment is missing", "result": {}}, scratch / "none.npz"
+    if not shutil.which(command[0]):
+        row = {"status": "failed", "reason": "its environment is missing", "result": {}}
+        return row, problem, scratch / "none.npz"
+    row, arrays = run_child(command, record, scratch, variables)
+    return row, problem, arrays
+
+
+def run_one(job: Job, arguments, work: Path) -> dict:
+    """Run a job and keep its row and arrays; the row appears at once or not at all."""
+    row, problem, arrays = run_job(job, arguments, work / "scratch" / job.key)
     if row["status"] == "done":
         try:
-            row["judged"] = judged(job.task, problem, arrays)
-        except Exception as error:  # draws of a broken run: the row says so
+            row["judged"] = judged(job.task, problem, arrays, row["result"])
+        except Exception as error:  # of a broken run: the row says so
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
-    row |= {"commit": revision(HERE.parents[1]), "load": load}
+    row["commit"] = revision(HERE.parents[1])
     path = result_path(work, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     if arrays.exists():
@@ -123,6 +115,13 @@ def run_one(job: Job, arguments, work: Path) -> dict:
     part.write_text(json.dumps(row))
     part.replace(path)
     return row
+
+
+def warm_up(waiting: list[Job], arguments, work: Path) -> None:
+    """A small job in each environment that is about to be used, thrown away: the first to run has no handicap."""
+    for job in warm_jobs(waiting):
+        row, _, _ = run_job(job, arguments, work / "scratch" / job.key)
+        print(f"warm-up of {job.contestant}: {row['status']} {row['reason']}".strip(), flush=True)
 
 
 def _refuse_without_data(waiting: list[Job], data_dir: str | None) -> None:
@@ -141,8 +140,8 @@ def main() -> None:
     arguments = parsed()
     work = Path(arguments.work) / arguments.profile
     if arguments.install:
-        install(Path(arguments.venvs))
-        return
+        failed = install(Path(arguments.venvs))
+        sys.exit(f"without an environment: {', '.join(failed)}" if failed else 0)
     todo = wanted(arguments)
     waiting = pending(todo, work, arguments.retry, arguments.again)
     if arguments.list:
@@ -157,6 +156,7 @@ def main() -> None:
             print(f"the machine is busy (load {load:.1f}): times will not mean much", file=sys.stderr, flush=True)
         work.mkdir(parents=True, exist_ok=True)
         (work / "machine.json").write_text(json.dumps(machine()))
+        warm_up(waiting, arguments, work)
         for k, job in enumerate(waiting):
             began = time.time()
             row = run_one(job, arguments, work)

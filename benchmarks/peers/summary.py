@@ -1,38 +1,67 @@
-"""The few ratios that the tables are read for, each with where it is worst for this library."""
+"""The few ratios that the tables are read for, each with what it should be and whether it is."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import rows as R
+from agreement import LEAST_P, REFERENCE, agreement
 from contestants import CONTESTANTS, OURS
 from rows import Row
-from tables import _median_ms
-from tables_posterior import REFERENCE, ess_per_second, z_scores
+from tables import median_ms
+from tables_hyper import OURS_FIXED, ess_per_second, seconds_to_ess
+from tables_ml2 import ml2_target, seconds_to_target
+from tables_product import seconds
+
+COLUMNS = ["measure", "what", "seen", "bar", "met"]
+
+# Packages that have a bar of their own, with all the ways in which their gradient is taken here.
+_PACKAGES = {"GPflow": ("gpflow",), "GPyTorch": ("gpytorch",), "PyMC": ("pymc", "pymc-z", "pymc-numba")}
+_LARGE = ("synthetic-10000", "synthetic-100000")
+# No longer than GPflow's ML-II on the first, at most twice that on the others.
+_SHORT, _LONG = ("boston", "energy", "yacht"), ("concrete", "winered")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a ratio should reach, and what it aims at."""
+
+    reach: float
+    aim: float | None = None
+    at_least: bool = True
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        return f"{sign} {self.reach:g}" + (f", aim {self.aim:g}" if self.aim is not None else "")
+
+    def met(self, ratios: Iterable[float]) -> str:
+        """Of the worst of them; one that is missing on our side is infinitely bad."""
+        found = list(ratios)
+        worst = min(found) if self.at_least else max(found)
+
+        def good(limit: float) -> bool:
+            return worst >= limit if self.at_least else worst <= limit
+
+        if not good(self.reach):
+            return "**no**"
+        return "yes" if self.aim is None else "yes, and the aim" if good(self.aim) else "yes, not the aim"
 
 
 def summary_cells(rows: list[Row]) -> list[list[str]]:
-    """Measure, what is compared, and the worst and best of it; measures without results are left out."""
-    gradients = R.of(rows, "gradient")
-    small = [r for r in gradients if not R.problem(r).startswith("synthetic")]
-    large = [r for r in gradients if R.problem(r).startswith("synthetic")]
-    hyper, ml2, ours = (R.of(rows, m) for m in ("hyperposterior", "ml2", "product"))
-    found = [
-        ("1", "gradient, data sets: time of GPflow, GPyTorch and PyMC over ours", _gradients(small, _BIG_THREE)),
-        (
-            "1",
-            "gradient, data sets: time of GPJax and naive NumPyro over ours",
-            _gradients(small, ("gpjax", "numpyro")),
-        ),
-        ("1", "gradient, synthetic: time of anyone over ours", _gradients(large, tuple(CONTESTANTS))),
-        ("3", "ESS a second: ours over PyMC's NUTS", _rates(hyper, "pymc")),
-        ("3", "ESS a second: ours over PyMC with nutpie", _rates(hyper, "pymc-nutpie")),
-        ("3", "posterior means against PyMC: largest |z| of ours", _largest_z(hyper)),
-        ("4", "seconds: ours, integrated, over GPflow's ML-II", _product(ours, ml2, "gpflow")),
-        ("4", "seconds: ours, integrated, over GPyTorch's ML-II", _product(ours, ml2, "gpytorch")),
-    ]
-    return [[measure, what.replace("|", "\\|"), seen] for measure, what, seen in found if seen]
+    """Cells of `COLUMNS`; what has no results is left out."""
+    lines = [*_gradient_lines(R.of(rows, "gradient")), *_hyper_lines(R.of(rows, "hyperposterior"))]
+    lines += _product_lines(*(R.of(rows, m) for m in ("product", "ml2", "hyperposterior")))
+    return [[cell.replace("|", "\\|") for cell in line] for line in lines if line]
 
 
-_BIG_THREE = ("gpflow", "gpytorch", "pymc", "pymc-z")
+def _line(measure: str, what: str, ratios: dict[str, float], bar: Bar | None, seen: str = "") -> list[str]:
+    if not ratios:
+        return []
+    return [measure, what, seen or _listed(ratios), str(bar or "-"), bar.met(ratios.values()) if bar else "-"]
+
+
+def _listed(ratios: dict[str, float]) -> str:
+    return ", ".join(f"{place} {ratio:.2f}" for place, ratio in ratios.items())
 
 
 def _range(ratios: dict[str, float]) -> str:
@@ -44,45 +73,107 @@ def _range(ratios: dict[str, float]) -> str:
     return first if len(ratios) == 1 else f"{first} to {ratios[most]:.2f} ({most})"
 
 
-def _ratios(
-    theirs: list[Row], ours: list[Row], value: Callable[[Row], float], place: Callable[[Row], str]
-) -> dict[str, float]:
+def _gradient_lines(rows: list[Row]) -> list[list[str]]:
+    small = [r for r in rows if not R.problem(r).startswith("synthetic")]
+    large = [r for r in rows if R.problem(r) in _LARGE]
+    lines = []
+    for package, names in _PACKAGES.items():
+        ratios = _times(small, names)
+        lines.append(
+            _line("1", f"gradient, data sets: time of {package} over ours", ratios, Bar(2.5, 4.0), _range(ratios))
+        )
+    ratios = _times(small, ("gpjax", "numpyro"))
+    lines.append(
+        _line("1", "gradient, data sets: time of GPJax and naive NumPyro over ours", ratios, None, _range(ratios))
+    )
+    ratios = _times(large, tuple(CONTESTANTS))
+    lines.append(_line("1", "gradient, N = 10⁴ and 10⁵: time of anyone over ours", ratios, Bar(1.3), _range(ratios)))
+    return lines
+
+
+def _times(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
+    """Their time over ours by place; 0 where they have one and we have none."""
     found = {}
-    for key in sorted({(R.problem(r), r["job"]["cores"], R.name(r)) for r in theirs}):
-        mine = R.middle(R.where(ours, problem=key[0], cores=key[1]), value)
-        other_rows = R.where(theirs, problem=key[0], cores=key[1], contestant=key[2])
-        other = R.middle(other_rows, value)
-        if mine and other and mine[0] > 0:
-            found[place(other_rows[0])] = other[0] / mine[0]
+    for problem, cores, name in sorted({(R.problem(r), r["job"]["cores"], R.name(r)) for r in rows}):
+        if name not in names or name == OURS:
+            continue
+        some = R.where(rows, problem=problem, cores=cores)
+        mine, other = (R.middle(R.where(some, contestant=c), median_ms) for c in (OURS, name))
+        place = f"{R.bound_label(name)}, {R.title(problem)}, {cores} core{'s' if cores > 1 else ''}"
+        if other:
+            found[place if mine else f"{place}: ours failed"] = other[0] / mine[0] if mine else 0.0
     return found
 
 
-def _gradients(rows: list[Row], names: tuple[str, ...]) -> str:
-    def place(r: Row) -> str:
-        cores = r["job"]["cores"]
-        return f"{R.bound_label(R.name(r))}, {R.title(R.problem(r))}, {cores} core{'s' if cores > 1 else ''}"
-
-    theirs = [r for r in rows if R.name(r) in names and R.name(r) != OURS]
-    return _range(_ratios(theirs, R.where(rows, contestant=OURS), _median_ms, place))
-
-
-def _rates(rows: list[Row], name: str) -> str:
-    ours, theirs = R.where(rows, contestant="integrand-fixed-z"), R.where(rows, contestant=name)
-    ratios = _ratios(theirs, ours, ess_per_second, lambda r: R.title(R.problem(r)))
-    return _range({place: 1.0 / ratio for place, ratio in ratios.items() if ratio > 0})
+def _hyper_lines(rows: list[Row]) -> list[list[str]]:
+    bar = Bar(5.0, 10.0)
+    better = "ESS a second: ours over the better of PyMC's NUTS and nutpie"
+    return [
+        _line("3", better, _rates(rows, ("pymc", "pymc-nutpie")), bar),
+        _line("3", "ESS a second: ours over PyMC's NUTS", _rates(rows, ("pymc",)), bar),
+        _agreement_line(rows),
+    ]
 
 
-def _product(ours: list[Row], ml2: list[Row], name: str) -> str:
-    theirs = R.where(ml2, contestant=name)
-    ratios = _ratios(theirs, ours, lambda r: r["result"]["seconds"], lambda r: R.title(R.problem(r)))
-    return ", ".join(f"{place} {1.0 / ratio:.2f}" for place, ratio in sorted(ratios.items()))
-
-
-def _largest_z(rows: list[Row]) -> str:
-    cells = []
+def _rates(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
+    """Our rate over the best of theirs by data set; 0 where they have one and we have none."""
+    found = {}
     for p in R.datasets(rows):
-        mine, theirs = (R.done(R.where(rows, problem=p, contestant=c)) for c in ("integrand-fixed-z", REFERENCE))
-        if mine and theirs:
-            z = z_scores(mine[0], theirs[0])
-            cells.append(f"{R.title(p)} {max(map(abs, z)):.2f} of {len(z)}")
-    return ", ".join(cells)
+        rates = [R.middle(R.where(rows, problem=p, contestant=c), ess_per_second) for c in names]
+        best = max((rate[0] for rate in rates if rate), default=0.0)
+        mine = R.middle(R.where(rows, problem=p, contestant=OURS_FIXED), ess_per_second)
+        if best > 0.0:
+            found[R.title(p)] = mine[0] / best if mine else 0.0
+    return found
+
+
+def _agreement_line(rows: list[Row]) -> list[str]:
+    cells, agree = [], True
+    for p in R.datasets(rows):
+        mine, theirs = (R.done(R.where(rows, problem=p, contestant=c)) for c in (OURS_FIXED, REFERENCE))
+        if not mine or not theirs:
+            continue
+        found = agreement(mine, theirs)
+        cells.append(f"{R.title(p)} {found or 'not converged'}")
+        agree = agree and found is not None and found.p >= LEAST_P
+    if not cells:
+        return []
+    what = "posterior means against PyMC's NUTS: largest |z| of ours, and of all together"
+    return ["3", what, "; ".join(cells), f"p ≥ {LEAST_P:g} everywhere", "yes" if agree else "**no**"]
+
+
+def _product_lines(ours: list[Row], ml2: list[Row], hyper: list[Row]) -> list[list[str]]:
+    what = "seconds: ours, integrated, over "
+
+    def line(about: str, theirs: Callable[[str], float | None], bar: Bar | None, names: tuple[str, ...] = ()):
+        ratios, cells = {}, []
+        for p in R.datasets(ours):
+            other, own = theirs(p), R.where(ours, problem=p)
+            if other is None or (names and R.title(p) not in names):
+                continue
+            short, base = R.short_of(own), R.middle(own, seconds)
+            ratios[R.title(p)] = base[0] / other if base and not short else math.inf
+            cells.append(f"{R.title(p)} {short or f'{ratios[R.title(p)]:.2f}'}")
+        return _line("4", what + about, ratios, bar, ", ".join(cells))
+
+    def middle_of(rows: list[Row], name: str, value: Callable[[Row], float]) -> Callable[[str], float | None]:
+        def found(p: str) -> float | None:
+            some = R.middle(R.where(rows, problem=p, contestant=name), value)
+            return some[0] if some else None
+
+        return found
+
+    def to_target(p: str) -> float | None:
+        some = R.where(ml2, problem=p)
+        found = seconds_to_target(R.where(some, contestant="gpflow"), ml2_target(some))
+        return found[0] if found else None
+
+    gpflow = middle_of(ml2, "gpflow", seconds)
+    return [
+        line("GPflow's ML-II", gpflow, Bar(1.0, at_least=False), _SHORT),
+        line("GPflow's ML-II", gpflow, Bar(2.0, 1.0, at_least=False), _LONG),
+        line("GPflow's ML-II when it was at the target of table 2", to_target, None),
+        line("GPyTorch's ML-II", middle_of(ml2, "gpytorch", seconds), Bar(1.0, at_least=False)),
+        line("PyMC's NUTS at fixed Z to an ESS of 400", middle_of(hyper, "pymc", seconds_to_ess), None),
+        line("PyMC with nutpie at fixed Z to an ESS of 400", middle_of(hyper, "pymc-nutpie", seconds_to_ess), None),
+    ]

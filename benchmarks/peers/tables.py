@@ -1,18 +1,19 @@
-"""Tables of what is timed: gradients, ML-II, and how gradients grow with the number of rows."""
+"""Tables of gradients: at the sizes of the data sets, and how they grow with the number of rows."""
 
 from statistics import median
 from typing import Any
 
 import rows as R
-from contestants import CONTESTANTS, OURS
+from contestants import OURS
+from neighbours import is_busy
 from rows import Row, Table
 
 
-def _median_ms(row: Row) -> float:
+def median_ms(row: Row) -> float:
     return 1e3 * median(row["result"]["calls"])
 
 
-def _least_ms(row: Row) -> float:
+def least_ms(row: Row) -> float:
     return 1e3 * min(row["result"]["calls"])
 
 
@@ -37,7 +38,7 @@ def gradient_table(rows: list[Row]) -> Table:
         "a random subset of the training rows), float64, the same jitter of 1e-6; M = 100 on the data sets (paper's "
         "split 0 and scaling), M = 200 and D = 8 on synthetic rows. Each call is warm and what the package's own "
         "optimiser or sampler calls; the median of all calls of a process, then over processes. Ours adds the log "
-        "prior and its gradient."
+        "prior and its gradient. PyMC with Z as a variable and with Numba ran once for each problem."
     )
     return Table("gradient", "1. Value and gradient of the bound", about, parts, records, R.failures(rows))
 
@@ -46,7 +47,7 @@ def _gradient_cells(some: list[Row], problems: list[str], contestant: str) -> li
     cells = [R.bound_label(contestant)]
     for p in problems:
         mine = R.where(some, contestant=contestant, problem=p)
-        found, ours = R.middle(mine, _median_ms), R.middle(R.where(some, contestant=OURS, problem=p), _median_ms)
+        found, ours = R.middle(mine, median_ms), R.middle(R.where(some, contestant=OURS, problem=p), median_ms)
         if found is None:
             cells.append(R.why(mine))
         else:
@@ -64,78 +65,21 @@ def _agreement_cells(rows: list[Row], problems: list[str], contestant: str) -> l
 
 
 def _gradient_record(row: Row) -> Row:
-    record = _identity(row)
+    record = identity(row)
     if row["status"] == "done":
         result = row["result"]
-        record |= {"median_ms": _median_ms(row), "least_ms": _least_ms(row), "first_call_s": result["first"]}
+        record |= {"median_ms": median_ms(row), "least_ms": least_ms(row), "first_call_s": result["first"]}
         record |= {"calls": len(result["calls"]), "bound": result["value"], "gradient_in": result["gradient_in"]}
         record["notes"] = "; ".join(result.get("notes") or [])
     return record
 
 
-def _identity(row: Row) -> Row:
+def identity(row: Row) -> Row:
     """What every record begins with."""
     job = row["job"]
     keys = ("problem", "contestant", "cores", "repeat")
     found = {key: job[key] for key in keys} | {"status": row["status"], "reason": row["reason"]}
-    return found | {"wall_s": row.get("wall"), "peak_mb": row.get("peak_mb")}
-
-
-def ml2_target(rows: list[Row]) -> float | None:
-    """Within 1 nat of the median of the bounds reached by those with the same model: at least half get there."""
-    same = [r for r in R.done(rows) if CONTESTANTS[R.name(r)].same_model]
-    finals = [median(b["result"]["bound"] for b in R.where(same, contestant=c)) for c in {R.name(r) for r in same}]
-    return median(finals) - 1.0 if finals else None
-
-
-def seconds_to(row: Row, target: float) -> float | None:
-    """When the trajectory first was at the target; None if it never was."""
-    return next((t for t, bound in row["result"]["trajectory"] if bound >= target), None)
-
-
-def ml2_table(rows: list[Row]) -> Table:
-    rows = R.of(rows, "ml2")
-    parts, records = [], []
-    for p in R.datasets(rows):
-        some = R.where(rows, problem=p)
-        target = ml2_target(some)
-        cells = []
-        for c in R.ordered(map(R.name, some)):
-            mine = R.where(some, contestant=c)
-            if not R.done(mine):
-                cells.append([R.label(c), R.why(mine), "-", "-", "-"])
-                continue
-            same = CONTESTANTS[c].same_model
-            reached = [seconds_to(r, target) for r in R.done(mine)] if same and target is not None else []
-            times = [t for t in reached if t is not None]
-            to_target = R.number(median(times)) if times and len(times) == len(reached) else "never" if same else "-"
-            bound = R.middle(mine, lambda r: r["result"]["bound"])
-            referee = R.middle(mine, lambda r: r["judged"].get("referee_bound", float("nan")))
-            seconds = R.spread(R.middle(mine, lambda r: r["result"]["seconds"]))
-            cells.append([R.label(c), to_target, seconds, f"{bound[0]:.2f}", f"{referee[0]:.2f}" if same else "exact"])
-            records += [_ml2_record(r, target) for r in mine]
-        heading = f"{R.title(p)}: target {target:.2f}" if target is not None else R.title(p)
-        parts.append((heading, ["", "s to target", "s to the end", "bound reached", "by one referee"], cells))
-    about = (
-        "θ and Z are optimised together from the same start (medians of the priors, the same Z, M = 100) in a fresh "
-        "process on two cores; seconds count from its start, with imports and compiling. The target of a data set is "
-        "the median of the bounds that those with the same model reach, less 1 nat. The referee is this library's "
-        "bound with a jitter of 1e-6 at the θ and Z reached (GPyTorch's own has no jitter, which is worth some tenths "
-        "of a nat). L-BFGS and BFGS may take 1000 steps; Adam takes 2000. scikit-learn's is an exact likelihood, not a "
-        "bound."
-    )
-    return Table("ml2", "2. ML-II", about, parts, records, R.failures(rows))
-
-
-def _ml2_record(row: Row, target: float | None) -> Row:
-    record = _identity(row)
-    if row["status"] == "done":
-        result = row["result"]
-        record |= {"seconds": result["seconds"], "bound": result["bound"], "target": target}
-        record["seconds_to_target"] = seconds_to(row, target) if target is not None else None
-        record["referee_bound"] = row["judged"].get("referee_bound")
-        record["notes"] = "; ".join(result.get("notes") or [])
-    return record
+    return found | {"wall_s": row.get("wall"), "peak_mb": row.get("peak_mb"), "busy": is_busy(row)}
 
 
 def growth_table(rows: list[Row]) -> Table:
@@ -143,7 +87,7 @@ def growth_table(rows: list[Row]) -> Table:
     rows = [r for r in R.where(R.of(rows, "gradient"), cores=2) if R.problem(r).startswith("synthetic")]
     problems, parts = R.datasets(rows), []
     for heading, value, digits in (
-        ("Median ms for value and gradient", _median_ms, 3),
+        ("Median ms for value and gradient", median_ms, 3),
         ("Peak memory of the process, MB", lambda r: r["peak_mb"], 3),
     ):
         cells: list[list[Any]] = []

@@ -15,9 +15,8 @@ sys.path[:0] = [str(PEERS), str(PEERS / "workers")]
 import launch  # noqa: E402
 import plan  # noqa: E402
 import run  # noqa: E402
-from contestants import CONTESTANTS, ENVIRONMENTS  # noqa: E402
 from protocol import Job as WorkerJob  # noqa: E402
-from protocol import thinned, timed_calls  # noqa: E402
+from protocol import picked, thinned, timed_calls  # noqa: E402
 
 CORES = os.sched_getaffinity(0)  # before any test can have lost some
 ECHO = """
@@ -42,7 +41,7 @@ def child(tmp_path, text):
 def record(tmp_path):
     problem = tmp_path / "problem.npz"
     np.savez(problem, X=np.ones((3, 2)))
-    job = plan.Job("gradient", "gradient", "yacht-0", "gpflow", 0, 1, 1, 30.0, 1e-6)
+    job = plan.Job("gradient", "gradient", "yacht-0", "gpflow", 0, 1, 1, 300.0, 1e-6)
     return job.record() | {"problem": str(problem)}
 
 
@@ -59,6 +58,8 @@ def test_a_job_reaches_the_worker_and_its_result_comes_back(tmp_path, record):
     assert row["result"]["late"]
     assert row["result"]["affinity"] == sorted(os.sched_getaffinity(0))[:1]
     assert row["peak_mb"] > 5.0
+    assert row["others"] is None or row["others"] >= 0.0
+    assert row["result"]["versions"]["Python"] == sys.version.split()[0]
     assert np.load(arrays)["draws"].shape == (3, 2)
 
 
@@ -134,53 +135,48 @@ def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):
     assert run.pending([job], tmp_path, retry=False) == []
 
 
-def test_repeats_are_outermost_and_keys_are_unique():
-    jobs = plan.jobs(plan.FULL)
-    keys = [job.key for job in jobs]
-    assert len(set(keys)) == len(keys)
-    ml2 = [job.repeat for job in plan.jobs(plan.FULL, ["ml2"])]
-    assert ml2 == sorted(ml2)
-    assert max(ml2) == 2
+def test_a_bound_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):
+    problem = tmp_path / "problem.npz"
+    np.savez(problem, X=np.ones((3, 2)))
+    arguments = SimpleNamespace(work=str(tmp_path), data_dir=None, venvs="")
+    found = {"status": "done", "reason": "", "result": {"bound": float("nan"), "trajectory": []}}
+    monkeypatch.setattr(run, "run_job", lambda *_: (dict(found), problem, tmp_path / "none.npz"))
+    job = next(j for j in plan.jobs(plan.SMOKE, ["ml2"]))
+    row = run.run_one(job, arguments, tmp_path)
+    assert (row["status"], row["reason"]) == ("failed", "its results could not be judged: the bound is nan")
+    found["result"]["bound"] = 1.0
+    assert run.run_one(job, arguments, tmp_path)["status"] == "done"
 
 
-def test_every_job_has_a_worker_and_every_environment_its_pins():
-    for profile in plan.PROFILES.values():
-        for job in plan.jobs(profile):
-            assert (PEERS / "workers" / CONTESTANTS[job.contestant].worker).exists()
-            assert job.task != "sample" or {"cap", "chains"} <= set(job.options)
-    for name in ENVIRONMENTS:
-        lines = (PEERS / "requirements" / f"{name}.txt").read_text().splitlines()
-        assert all("==" in line for line in lines if line and not line.startswith("#"))
+def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_path, monkeypatch):
+    waiting = [j for j in plan.jobs(plan.SMOKE) if j.contestant in ("gpflow", "gpflow-hmc", "sklearn", "pymc")]
+    warmed = []
 
+    def job_run(job, arguments, scratch):
+        warmed.append((job.contestant, job.task))
+        return {"status": "failed", "reason": "no matter"}, None, None
 
-def test_the_growth_measure_shares_the_jobs_of_the_first():
-    shared = {j.key for j in plan.jobs(plan.FULL, ["growth"])} & {j.key for j in plan.jobs(plan.FULL, ["gradient"])}
-    assert any("synthetic-10000/" in key for key in shared)
-
-
-def test_priors_are_those_of_the_preset():
-    from integrand.presets import preset_prior
-
-    for field, arguments in plan.PRIORS.items():
-        assert preset_prior("paper", field, 3).arguments == arguments
-
-
-def test_optimisers_start_at_the_medians_of_the_priors():
-    from problems import START
-
-    from integrand.kernels import RBF
-    from integrand.model import Model
-
-    model = Model(RBF(), 1, priors="paper")
-    assert {f"start_{p.name}": p.prior.median for p in model.parameters} == pytest.approx(START, rel=1e-12)
+    monkeypatch.setattr(run, "run_job", job_run)
+    run.warm_up(waiting, SimpleNamespace(), tmp_path)
+    assert sorted(warmed) == [
+        ("gpflow", "gradient"),
+        ("pymc", "gradient"),
+        ("pymc-nutpie", "sample"),
+        ("sklearn", "ml2"),
+    ]
+    assert not list(tmp_path.iterdir())
 
 
 def test_worker_helpers(tmp_path, record):
     path = tmp_path / "job.json"
-    path.write_text(json.dumps(record | {"options": {"cap": 10.0}}))
+    path.write_text(json.dumps(record | {"options": {"cap": 10.0, "predictive_draws": 7}}))
     job = WorkerJob(path, spawned=100.0)
+    assert job.predictive() == 7
+    job.options["predict"] = False
+    assert job.predictive() == 0
     assert job.over()
     assert [job.deadline(102.0, k, 2) for k in range(2)] == [106.0, 110.0]
     assert thinned(np.arange(24.0).reshape(2, 4, 3), 4)[:, 0].tolist() == [0.0, 6.0, 12.0, 21.0]
+    assert picked(3, 400).tolist() == [0, 1, 2]
     times = timed_calls(lambda: None, {"seconds": 0.0, "least": 3})
     assert len(times["calls"]) == 3

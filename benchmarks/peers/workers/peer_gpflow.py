@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from protocol import Trajectory, in_processes, point_arrays, serve, stacked, thinned, timed_calls
+from protocol import Trajectory, in_processes, picked, point_arrays, serve, stacked, thinned, timed_calls
 
 
 def _model(job, lengthscale, scale, noise, joint=False):
@@ -39,28 +39,37 @@ def gradient(job):
 
 def ml2(job):
     import gpflow
+    import tensorflow as tf
 
     model = _model(job, *job.start())
-    trajectory = Trajectory(job)
-    closure = model.training_loss_closure()
-    options = {"maxiter": job.options.get("steps", 1000), "maxfun": 20_000}
+    variables, trajectory = model.trainable_variables, Trajectory(job)
+    best = {"loss": np.inf, "x": None}
 
     class Watched(gpflow.optimizers.Scipy):
         def eval_func(self, *arguments, **keywords):
-            call, best = super().eval_func(*arguments, **keywords), [np.inf]
+            call = super().eval_func(*arguments, **keywords)
 
             def watched(x):
                 loss, slope = call(x)
-                if loss < best[0]:
-                    best[0] = loss
+                if loss < best["loss"]:
+                    best.update(loss=loss, x=np.array(x))
                     trajectory.add(-loss)
                 return loss, slope
 
             return watched
 
-    found = Watched().minimize(closure, model.trainable_variables, options=options)
-    row = {"seconds": job.seconds(), "bound": -float(found.fun), "trajectory": trajectory.points}
-    row["notes"] = [str(found.message), f"{found.nit} steps"]
+    optimiser, options = Watched(), {"maxiter": job.options["steps"], "maxfun": 20_000}
+    row = {"notes": []}
+    try:
+        found = optimiser.minimize(model.training_loss_closure(), variables, options=options)
+        row |= {"bound": -float(found.fun), "stopped": str(found.message), "steps": int(found.nit)}
+    except tf.errors.InvalidArgumentError as error:  # a user would go on with the best point so far
+        if best["x"] is None:
+            raise
+        optimiser.assign_tensors(variables, optimiser.unpack_tensors(variables, tf.constant(best["x"])))
+        row |= {"bound": -float(best["loss"]), "stopped": "a factorisation that failed"}
+        row["notes"].append(f"its best point so far, for a factorisation failed: {str(error)[:100]}")
+    row |= {"seconds": job.seconds(), "trajectory": trajectory.points}
     mean, variance = model.predict_y(job.X_test)
     arrays = point_arrays(*_theta(model), Z=model.inducing_variable.Z.numpy())
     return row, arrays | {"means": mean.numpy().T, "variances": variance.numpy().T}
@@ -167,7 +176,7 @@ def sample(job):
         "tune": job.options["tune"],
         "capped": length < job.options["draws"],
     }
-    return row, {"draws": draws} | _mixture(job, draws, named.get("V"))
+    return row, {"draws": draws} | (_mixture(job, draws, named.get("V")) if job.predictive() else {})
 
 
 def _named(job, values):
@@ -188,14 +197,14 @@ def _named(job, values):
 def _mixture(job, draws, V):
     """Means and variances of each of some draws at the test rows."""
     model = _model(job, *job.start(), joint=V is not None)
-    picked = np.linspace(0, draws.shape[0] * draws.shape[1] - 1, min(100, draws.shape[0] * draws.shape[1])).astype(int)
-    found, flat = [], thinned(draws)
-    for k, theta in enumerate(flat):
+    places = picked(draws.shape[0] * draws.shape[1], job.predictive())
+    found = []
+    for place, theta in zip(places, thinned(draws, job.predictive()), strict=True):
         model.kernel.lengthscales.assign(theta[:-2])
         model.kernel.variance.assign(theta[-2] ** 2)
         model.likelihood.scale.assign(max(theta[-1], 1.001e-3))
         if V is not None:
-            model.V.assign(V.reshape(-1, *V.shape[2:])[picked[k]])
+            model.V.assign(V.reshape(-1, *V.shape[2:])[place])
         found.append([a.numpy()[:, 0] for a in model.predict_y(job.X_test)])
     return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
 

@@ -67,19 +67,17 @@ def ml2(job):
         return ends[0]
 
     module.minimize = watched
-    found, _ = gpx.fit_scipy(
-        model=q, objective=_loss, train_data=data, max_iters=job.options.get("steps", 1000), verbose=False
-    )
+    found, _ = gpx.fit_scipy(model=q, objective=_loss, train_data=data, max_iters=job.options["steps"], verbose=False)
     seconds = job.seconds()
     kernel, likelihood = found.model.prior.kernel, found.model.likelihood
     theta = (val(kernel.lengthscale), np.sqrt(val(kernel.variance)), val(likelihood.obs_stddev))
     predicted = likelihood.predict(found.condition(data)(np.asarray(job.X_test), covariance="diagonal"))
-    notes = [str(ends[0].message), f"{ends[0].nit} steps"]
-    row = {"seconds": seconds, "bound": -float(ends[0].fun), "trajectory": trajectory.points, "notes": notes}
+    row = {"seconds": seconds, "bound": -float(ends[0].fun), "trajectory": trajectory.points}
+    row |= {"stopped": str(ends[0].message), "steps": int(ends[0].nit)}
     arrays = point_arrays(*theta, Z=val(found.inducing_inputs))
     mean, variance = np.asarray(predicted.mean), np.asarray(predicted.variance)
     return row, arrays | {"means": mean.reshape(1, -1), "variances": variance.reshape(1, -1)}
 
 
 if __name__ == "__main__":
-    serve({"gradient": gradient, "ml2": ml2}, ["gpjax", "jax", "numpy", "scipy"])
+    serve({"gradient": gradient, "ml2": ml2}, ["gpjax", "jax", "jaxlib", "numpy", "scipy"])

@@ -68,19 +68,21 @@ def ml2(job):
         return found
 
     CollapsedTarget.evaluate = watched
-    posterior = _fit(job, "ml2", Z=job.Z, priors="paper", **job.options.get("settings", {}))
+    posterior = _fit(job, "ml2", Z=job.Z, priors="paper", steps=job.options["steps"])
     seconds = job.seconds()
     theta = posterior.theta_optimum
     row = {"seconds": seconds, "bound": best[0], "trajectory": trajectory.points, "notes": list(posterior.notes)}
+    row["stopped"] = posterior.notes[-1]
     return row, point_arrays(**theta, Z=posterior.Z) | _predictions(job, posterior)
 
 
 def sample(job):
     from integrand.methods.problem import Settings
 
-    # Where the whole product runs it has its defaults, else what its peers are given.
-    given = {} if job.options.get("own_Z") else {"Z": job.Z, "priors": "paper"}
-    posterior = _fit(job, job.options["method"], **given, **job.options.get("settings", {}))
+    # The whole product starts from a Z of its own, else it has the one that its peers are given.
+    given = {} if job.options.get("own_Z") else {"Z": job.Z}
+    given["predictive_draws"] = max(job.predictive(), 1)  # no peer prepares to predict where nothing is predicted
+    posterior = _fit(job, job.options["method"], priors=job.options["priors"], **given)
     seconds, spent = job.seconds(), dict(posterior.seconds)
     theta = posterior.theta
     draws = np.concatenate([theta["lengthscale"], theta["scale"][..., None], theta["noise"][..., None]], axis=-1)
@@ -94,8 +96,10 @@ def sample(job):
         "gradients": posterior.counts["gradients"],
         "divergences": int(posterior.chains.diverging.sum()),
     }
-    return row, {"draws": draws} | _predictions(job, posterior)
+    return row, {"draws": draws} | (_predictions(job, posterior) if job.predictive() else {})
 
 
 if __name__ == "__main__":
-    serve({"gradient": gradient, "ml2": ml2, "sample": sample}, ["jax", "numpy", "nutpie"])
+    serve(
+        {"gradient": gradient, "ml2": ml2, "sample": sample}, ["integrand", "jax", "jaxlib", "numpy", "scipy", "nutpie"]
+    )

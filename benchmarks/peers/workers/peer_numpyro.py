@@ -48,11 +48,12 @@ def gradient(job):
 
 
 def sample(job):
+    """Its NUTS in blocks of steps, all chains side by side, so that the budget can end it; `MCMC` has no such door."""
     jax = _prepared(job)
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
-    from numpyro.infer import MCMC, NUTS
+    from numpyro.infer import NUTS
 
     X, y, Z = jnp.asarray(job.X), jnp.asarray(job.y), jnp.asarray(job.Z)
     shape, rate = job.priors["lengthscale"]
@@ -63,25 +64,33 @@ def sample(job):
         noise = numpyro.sample("noise", dist.HalfCauchy(job.priors["noise"][0]))
         numpyro.factor("bound", _bound(lengthscale, scale, noise, Z, X, y, job.jitter or 1e-6))
 
-    o, began = job.options, time.time()
-    mcmc = MCMC(
-        NUTS(model),
-        num_warmup=o["tune"],
-        num_samples=o["draws"],
-        num_chains=o.get("chains", 4),
-        chain_method="parallel",
-        progress_bar=False,
-    )
-    mcmc.run(jax.random.PRNGKey(job.seed), extra_fields=("diverging",))
-    found = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
-    row = {
-        "seconds": job.seconds(),
-        "sampling_seconds": time.time() - began,
-        "tune": o["tune"],
-        "divergences": int(mcmc.get_extra_fields()["diverging"].sum()),
-    }
-    draws = stacked(found["lengthscale"], found["scale"], found["noise"])
-    return row, {"draws": draws} | _mixture(job, draws)
+    tune, draws = job.options["tune"], job.options["draws"]
+    length = math.gcd(50, tune, draws)
+    kernel, began = NUTS(model), time.time()
+
+    def step(state, _):
+        state = kernel.sample(state, (), {})  # tunes itself for the first `tune` of them
+        return state, (state.z, state.diverging)
+
+    # As `MCMC` maps its chains, but compiled once for all blocks.
+    begin = jax.pmap(lambda key: kernel.init(key, tune, None, (), {}))
+    block = jax.pmap(lambda state: jax.lax.scan(step, state, None, length=length))
+    state = begin(jax.random.split(jax.random.PRNGKey(job.seed), job.options.get("chains", 4)))
+    done, parts = -tune, []
+    while done < draws and not (job.over() and parts):
+        state, found = block(state)
+        found = jax.tree.map(np.asarray, found)  # waits for it
+        done += length
+        if done > 0:
+            parts.append(found)
+        elif job.over():
+            raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
+    row = {"seconds": job.seconds(), "sampling_seconds": time.time() - began, "tune": tune, "capped": done < draws}
+    z, diverging = jax.tree.map(lambda *values: np.concatenate(values, axis=1), *parts)
+    row["divergences"] = int(diverging.sum())
+    named = jax.vmap(jax.vmap(kernel.postprocess_fn((), {})))(z)
+    drawn = stacked(*(np.asarray(named[name]) for name in ("lengthscale", "scale", "noise")))
+    return row, {"draws": drawn} | (_mixture(job, drawn) if job.predictive() else {})
 
 
 def _mixture(job, draws):
@@ -89,7 +98,7 @@ def _mixture(job, draws):
     from scipy.linalg import cholesky, solve_triangular
 
     found = []
-    for theta in thinned(draws):
+    for theta in thinned(draws, job.predictive()):
         lengthscale, scale, s = theta[:-2], theta[-2], theta[-1] ** 2
 
         def k(a, b, lengthscale=lengthscale, scale=scale):
@@ -106,4 +115,4 @@ def _mixture(job, draws):
 
 
 if __name__ == "__main__":
-    serve({"gradient": gradient, "sample": sample}, ["numpyro", "jax", "numpy"])
+    serve({"gradient": gradient, "sample": sample}, ["numpyro", "jax", "jaxlib", "numpy", "scipy"])

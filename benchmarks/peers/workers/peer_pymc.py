@@ -32,12 +32,12 @@ def gradient(job):
     import pytensor
     from pymc.blocking import DictToArrayBijection
 
-    with_Z = job.options.get("with_Z", False)
+    with_Z, mode = job.options.get("with_Z", False), job.options.get("mode")
     model, _ = _model(job, with_Z)
     point = _point(job, with_Z)
     # What its samplers call at each step.
     began = time.perf_counter()
-    density = model.logp_dlogp_function(ravel_inputs=True, initial_point=point)
+    density = model.logp_dlogp_function(ravel_inputs=True, initial_point=point, mode=mode)
     density.set_extra_values({})
     x = DictToArrayBijection.map({v.name: np.asarray(point[v.name]) for v in density._grad_vars})
     compiled = time.perf_counter() - began
@@ -45,8 +45,9 @@ def gradient(job):
     times["first"] += compiled
     bound = model.replace_rvs_by_values(model.potentials)
     value = float(model.compile_fn(bound, inputs=model.value_vars, on_unused_input="ignore")(point)[0])
-    notes = [f"linker {pytensor.compile.mode.get_default_mode().linker.__class__.__name__}"]
-    notes.append(f"blas flags: {pytensor.config.blas__ldflags or 'none (NumPy does the products)'}")
+    notes = [f"linker {pytensor.compile.mode.get_mode(mode).linker.__class__.__name__}"]
+    if mode is None:
+        notes.append(f"blas flags: {pytensor.config.blas__ldflags or 'none (NumPy does the products)'}")
     return times | {"value": value, "gradient_in": "θ, Z" if with_Z else "θ", "notes": notes}, {}
 
 
@@ -64,7 +65,7 @@ def sample(job):
         "divergences": divergences,
     }
     arrays = {"draws": draws}
-    if job.options.get("predict", True):
+    if job.predictive():
         arrays |= _mixture(job, model, gp, draws)
     return row, arrays
 
@@ -139,11 +140,11 @@ def _mixture(job, model, gp, draws):
         outputs = list(gp._predict_at(job.X_test, diag=True, pred_noise=True))
     call = model.compile_fn(model.replace_rvs_by_values(outputs), inputs=model.value_vars, on_unused_input="ignore")
     found = []
-    for theta in thinned(draws):
+    for theta in thinned(draws, job.predictive()):
         point = {"lengthscale_log__": theta[:-2], "scale_log__": theta[-2], "noise_log__": theta[-1]}
         found.append(call({name: np.log(value) for name, value in point.items()}))
     return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
 
 
 if __name__ == "__main__":
-    serve({"gradient": gradient, "sample": sample}, ["pymc", "pytensor", "nutpie", "numpy"])
+    serve({"gradient": gradient, "sample": sample}, ["pymc", "pytensor", "nutpie", "numba", "numpy", "scipy"])

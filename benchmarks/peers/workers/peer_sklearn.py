@@ -9,7 +9,7 @@ def ml2(job):
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    trajectory, best = Trajectory(job), [np.inf]
+    trajectory, best, ends = Trajectory(job), [np.inf], []
 
     def optimiser(objective, theta, bounds):
         """scikit-learn's own, with a watch."""
@@ -22,12 +22,14 @@ def ml2(job):
             return value, slope
 
         found = scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)
+        ends.append(found)
         return found.x, found.fun
 
     lengthscale, scale, noise = job.start()
     kernel = ConstantKernel(scale**2) * RBF(lengthscale) + WhiteKernel(noise**2)
     gp = GaussianProcessRegressor(kernel, alpha=1e-10, optimizer=optimiser).fit(job.X, job.y)
     row = {"seconds": job.seconds(), "bound": gp.log_marginal_likelihood_value_, "trajectory": trajectory.points}
+    row |= {"stopped": str(ends[0].message), "steps": int(ends[0].nit)}
     fitted = gp.kernel_
     theta = (fitted.k1.k2.length_scale, fitted.k1.k1.constant_value**0.5, fitted.k2.noise_level**0.5)
     mean, sd = gp.predict(job.X_test, return_std=True)

@@ -9,6 +9,7 @@ Whatever goes wrong is left to end the process: the driver makes a row of it.
 
 import json
 import os
+import platform
 import sys
 import time
 from importlib import metadata
@@ -51,6 +52,10 @@ class Job:
         """Whether the soft budget is used up: a sampler should come to an end with the draws it has."""
         return self.seconds() > self.options.get("cap", float("inf"))
 
+    def predictive(self):
+        """How many draws predict, the same for every peer; 0 where nothing is predicted."""
+        return self.options["predictive_draws"] if self.options.get("predict", True) else 0
+
     def deadline(self, began, k, n):
         """When chain k of n, one after the other since `began`, has had its share of the soft budget."""
         return began + (self.spawned + self.options["cap"] - began) * (k + 1) / n
@@ -92,10 +97,15 @@ def stacked(lengthscale, scale, noise):
     return np.concatenate([lengthscale, np.asarray(scale)[..., None], np.asarray(noise)[..., None]], axis=-1)
 
 
-def thinned(draws, most=100):
-    """At most so many draws (S, P), evenly spaced over all chains: those that predict."""
+def picked(total, most):
+    """Places of at most so many of `total` draws, evenly spaced over all chains."""
+    return np.linspace(0, total - 1, min(most, total)).astype(int)
+
+
+def thinned(draws, most):
+    """At most so many draws (S, P) of all chains: those that predict."""
     flat = draws.reshape(-1, draws.shape[-1])
-    return flat[np.linspace(0, len(flat) - 1, min(most, len(flat))).astype(int)]
+    return flat[picked(len(flat), most)]
 
 
 def serve(tasks, packages):
@@ -103,7 +113,7 @@ def serve(tasks, packages):
     job_path, result_path, spawned = sys.argv[1:4]
     job = Job(job_path, float(spawned))
     result, arrays = tasks[job.task](job)
-    result["versions"] = {name: metadata.version(name) for name in packages}
+    result["versions"] = {"Python": platform.python_version()} | {name: metadata.version(name) for name in packages}
     result["affinity"] = sorted(os.sched_getaffinity(0))
     result["peak_mb"] = peak_mb()
     if arrays:
