@@ -33,7 +33,7 @@ def paths(name, protocol="default"):
 
 def test_suites_share_what_they_have_in_common():
     assert paths("uci") & paths("ablation")
-    assert len(paths("priors") & paths("uci")) == 5 * 10 * 2  # SGPR, and SGPR + HMC under the default preset
+    assert len(paths("priors") & paths("uci")) == 6 * 10 * 2  # SGPR, and SGPR + HMC under the default preset
     assert not paths("uci") & paths("runtime")  # timed fits stand alone
     assert not paths("uci") & paths("uci", "paper")
 
