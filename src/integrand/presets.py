@@ -19,8 +19,8 @@ _COMMON: dict[str, Rule] = {
     "mean": lambda n_columns: Normal(0.0, 1.0),
 }
 
-# What a model has if nothing else is asked for. In the suite `priors` (docs/results/README.md) it is worse than ML-II on
-# none of five sets, where `paper` is on one, and converges where `scaled` does not.
+# What a model has if nothing else is asked for. In the suite `priors` (docs/results/README.md) it is worse than ML-II
+# on none of five sets, where `paper` is on one, and converges where `scaled` does not.
 DEFAULT = "pooled"
 
 PRESETS: dict[str, dict[str, Rule]] = {
