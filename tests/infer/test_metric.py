@@ -41,6 +41,30 @@ def test_a_flat_or_wrong_direction_has_a_limited_width():
     np.testing.assert_allclose(whitening.covariance, np.diag([25.0, 1.0, 25.0]), rtol=1e-6)
 
 
+def test_the_width_of_a_saddle_is_measured():
+    """Between two shallow wells the Hessian has the wrong sign: the width is where half a nat is lost."""
+
+    def value(x):
+        return -40.0 * (x[0] ** 2 - 0.04) ** 2 - 0.5 * x[1] ** 2
+
+    def slope(x):
+        return np.array([-160.0 * x[0] * (x[0] ** 2 - 0.04), -x[1], 0.0])
+
+    whitening = whitening_from_hessian(slope, np.zeros(3), value=value)
+    at_half = np.sqrt(0.04 + np.sqrt(0.5 / 40.0 + 0.04**2))
+    widths = np.sqrt(np.diag(whitening.covariance))
+    assert at_half / 2**0.125 <= widths[0] <= at_half
+    np.testing.assert_allclose(widths[1:], [1.0, 5.0], rtol=1e-6)  # the last is as flat as it can be
+
+
+def test_the_width_of_a_saddle_on_an_edge():
+    """Beyond 0.3 nothing can be computed."""
+    whitening = whitening_from_hessian(
+        lambda x: 1e-3 * x, np.zeros(1), value=lambda x: 0.0 if abs(x[0]) < 0.3 else -np.inf
+    )
+    assert 0.3 / 2**0.125 <= whitening.factor[0, 0] < 0.3
+
+
 def test_curvature_that_is_not_a_number_counts_as_flat():
     def broken(x):
         return np.array([np.nan if x[0] != 0.0 else 0.0, -4.0 * x[1]])

@@ -102,6 +102,36 @@ def test_chains_begin_at_the_mode_that_the_warm_start_found(grow, monkeypatch):
     np.testing.assert_array_equal(p.optimum, far)
 
 
+def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
+    """As at a saddle, where the Hessian says nothing of how wide the density is: accepted among points equally bad."""
+    sample = grown.sample_with_surrogate
+
+    def astray(*args, **options):
+        tried = sample(*args, **options)
+        lost = tried.chains._replace(x=tried.chains.x + 9.0, log_density=tried.chains.log_density - 1e4)
+        return tried._replace(chains=lost)
+
+    monkeypatch.setattr(grown, "sample_with_surrogate", astray)
+    p = fit(**FIXED, **SAMPLED)
+    assert any("led astray: NUTS on all rows" in note for note in p.notes)
+    assert_same_means(p.chains.x, cold.chains.x)
+
+
+def test_rounds_end_where_all_rows_disagree_with_the_draws(monkeypatch):
+    asked, trusts = [], grown.Grown.trusts
+
+    def of_other_draws(self, chains, Z, whitening):
+        asked.append(trusts(self, chains, Z, whitening))
+        asked.append(trusts(self, chains._replace(x=chains.x - [0.0, 0.0, 0.0, 3.0]), Z, whitening))  # far less noise
+        return asked[-1]
+
+    monkeypatch.setattr(grown.Grown, "trusts", of_other_draws)
+    p = fit(max_draws=10, **SAMPLED)
+    assert asked == [True, False]
+    assert len(p.Z_path) == 1
+    assert any("Z was left alone" in note for note in p.notes)
+
+
 def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
     assert cold.counts["gradients"] > 500
     assert warm.counts["gradients"] < cold.counts["gradients"] / 10

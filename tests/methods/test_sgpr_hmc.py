@@ -23,9 +23,11 @@ from integrand import (
 from integrand.data.scaling import Standardiser
 from integrand.infer.chains import Chains
 from integrand.methods import paper_schedule, watch
-from integrand.methods.checkpoint import Checkpoint
+from integrand.methods.checkpoint import Checkpoint, Round
+from integrand.methods.sampling import Sampling
+from integrand.methods.sgpr_hmc import _Fit
 from integrand.posterior.storage import RunDirectory
-from integrand.progress import Silent
+from integrand.progress import Clock, Silent
 
 N, M = 60, 10
 # Chains that are too short to be trusted, for tests of everything but the draws.
@@ -232,6 +234,39 @@ def test_a_budget_of_time_ends_it(data):
     assert "budget" in posterior.verdict.codes
     assert not posterior.verdict.ok
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+
+
+def test_rounds_leave_time_for_final_chains(data, monkeypatch):
+    drawn, draw = [], _Fit.draw_round
+
+    def counted(self, Z, whitening, k):
+        drawn.append(k)
+        return draw(self, Z, whitening, k)
+
+    monkeypatch.setattr(_Fit, "draw_round", counted)
+    monkeypatch.setattr(Clock, "elapsed", property(lambda clock: 10.0 * len(drawn)))  # ten seconds a round
+    monkeypatch.setattr(Round, "converged", False)
+    posterior = short(data, max_rounds=6, max_minutes=1.0)
+    assert drawn == [0, 1, 2]  # one more would end past half a minute
+    assert posterior.chains.n_draws == SHORT["max_draws"]
+    assert any("still gaining" in note and "3 rounds" in note for note in posterior.notes)
+
+
+def test_a_round_cut_off_while_tuning_does_not_replace_the_draws_before_it(data, monkeypatch):
+    draw = _Fit.draw_round
+
+    def cut_off(self, Z, whitening, k):
+        result = draw(self, Z, whitening, k)
+        if k == 0:
+            return result
+        monkeypatch.setattr(Sampling, "over_time", lambda self: True)
+        return result._replace(chains=result.chains.first(0))
+
+    monkeypatch.setattr(_Fit, "draw_round", cut_off)
+    monkeypatch.setattr(Round, "converged", False)
+    posterior = short(data)
+    assert posterior.chains.n_draws == SHORT["round_draws"]
+    assert len(posterior.Z_path) == 1  # the Z that they were drawn at
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,15 @@ from jaxtyping import Float
 from integrand.errors import NumericalError
 from integrand.infer.chains import LogDensity
 from integrand.infer.metric import Whitening
+from integrand.infer.optimise import maximise_lbfgs
 
 # R_i at most, in standard deviations; and the share of the second order that the third may take back in a coordinate.
 _REACH, _SHARE = 4.0, 0.8
 # Least curvature, of 1 in whitened coordinates: c has to fall in every direction.
 _LEAST = 0.1
-# Newton's method ends when it promises less than this (nats), or after so many gradients.
-_CLOSE, _NEWTON = 0.02, 8
+# Newton's method ends when it promises less than this (nats), or after so many gradients; where it still promises a
+# nat then, so many steps of L-BFGS follow.
+_CLOSE, _NEWTON, _FAR, _STEPS = 0.02, 8, 1.0, 25
 
 
 class Cubic(NamedTuple):
@@ -78,10 +80,12 @@ def at_mode(at: LogDensity, whitening: Whitening) -> Whitening:
     """The whitening with its centre moved to the mode by Newton's method; never downhill."""
     x, F, n = whitening.centre, whitening.factor, 1
     value, gradient = at(x)
-    while n < _NEWTON:
+
+    def promise(gradient: np.ndarray) -> float:
+        return 0.5 * float(np.sum((F.T @ gradient) ** 2))
+
+    while n < _NEWTON and promise(gradient) > _CLOSE:
         move = F @ (F.T @ gradient)
-        if not 0.5 * float(gradient @ move) > _CLOSE:
-            break
         for share in (1.0, 0.3, 0.1):
             there, slope = at(x + share * move)
             n += 1
@@ -90,4 +94,7 @@ def at_mode(at: LogDensity, whitening: Whitening) -> Whitening:
                 break
         else:
             break
+    if promise(gradient) > _FAR:  # the curvature is another one here, as near two columns that are alike
+        near = Whitening(x, F)
+        x = near.to_x(maximise_lbfgs(near.pulled_back(at), np.zeros(len(x)), max_steps=_STEPS).x)
     return Whitening(x, F)

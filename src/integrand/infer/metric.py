@@ -75,14 +75,41 @@ def whitening_from_hessian(
     gradient: Callable[[Float[np.ndarray, " P"]], Float[np.ndarray, " P"]],
     optimum: Float[np.ndarray, " P"],
     step: float = 1e-4,
+    value: Callable[[Float[np.ndarray, " P"]], float] | None = None,
 ) -> Whitening:
-    """Whitening by the Hessian at an optimum, from central differences of the gradient (2 P evaluations)."""
+    """Whitening by the Hessian at an optimum, from central differences of the gradient (2 P evaluations).
+
+    Where a direction has no curvature, its width is measured by the log density, if `value` gives that.
+    """
     rows = [(gradient(optimum + d) - gradient(optimum - d)) / (2.0 * step) for d in step * np.eye(len(optimum))]
     hessian = -np.array(rows).reshape(len(optimum), len(optimum))
     hessian = np.where(np.isfinite(hessian), hessian, 0.0)
     curvature, directions = np.linalg.eigh(0.5 * (hessian + hessian.T))
-    curvature = np.clip(curvature, _LEAST_CURVATURE, _MOST_CURVATURE)
-    return Whitening(optimum, directions / np.sqrt(curvature))
+    widths = 1.0 / np.sqrt(np.clip(curvature, _LEAST_CURVATURE, _MOST_CURVATURE))
+    if value is not None:
+        for i in np.flatnonzero(curvature < _LEAST_CURVATURE):
+            widths[i] = _measured_width(value, optimum, directions[:, i], widths[i])
+    return Whitening(optimum, directions * widths)
+
+
+def _measured_width(value: Callable[[np.ndarray], float], x: np.ndarray, direction: np.ndarray, most: float) -> float:
+    """How far from x, at most, a log density falls by half a nat: one standard deviation of a Gaussian.
+
+    Between two columns that can stand in for each other lies a saddle, or a bottom flatter than any parabola.
+    """
+    top = value(x)
+
+    def falls(width: float) -> bool:
+        sides = np.array([value(x + width * direction), value(x - width * direction)])
+        return not (np.all(np.isfinite(sides)) and top - sides.mean() < 0.5)
+
+    width = most
+    while falls(width) and width > 1e-3 * most:
+        width *= 0.5
+    if width < most:  # between this and twice as much
+        for factor in (2.0**0.5, 2.0**0.25, 2.0**0.125):
+            width *= 1.0 if falls(width * factor) else factor
+    return width
 
 
 def whitening_from_draws(draws: Float[np.ndarray, "S P"], before: Whitening, bent: bool = False) -> Whitening:

@@ -30,23 +30,26 @@ def metric(density: Density, starts: Sequence[np.ndarray], steps: int = 100) -> 
     """
     start = max(starts, key=lambda x: density.at(x)[0])
     optimum = maximise_lbfgs(density.at, start, max_steps=steps)
-    return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x)
+    return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x, value=lambda x: density.at(x)[0])
 
 
 def pulled_in(density: Density, whitening: Whitening, starts: Float[np.ndarray, "C P"]) -> Float[np.ndarray, "C P"]:
-    """Whitened starts, each nearer to the middle until it is not hopeless there.
+    """Whitened starts, each nearer to the middle until it is not hopeless there."""
+    starts, middle = starts.copy(), density.at(whitening.middle)[0]
 
-    1.5 standard deviations cost a Gaussian about P nats; where it is a hundred, as on the edge of what can be
-    factored when the noise is nearly zero, a chain would not find its way back.
-    """
-    starts = starts.copy()
-    least = density.at(whitening.middle)[0] - 100.0 - 10.0 * starts.shape[1]
-
-    def hopeless(start: np.ndarray) -> bool:
-        value = density.at(whitening.to_x(start))[0]
-        return not (np.isfinite(value) and value >= least)
+    def value(start: np.ndarray) -> float:
+        return density.at(whitening.to_x(start))[0]
 
     for start in starts:
-        while np.any(start != 0.0) and hopeless(start):
+        while np.any(start != 0.0) and hopeless(value(start), middle, len(start)):
             start *= 0.5 if np.abs(start).max() > 1e-3 else 0.0
     return starts
+
+
+def hopeless(value: float, best: float, n: int) -> bool:
+    """Whether a log density of n coordinates is too low, beside the one at a mode, for a draw or the start of a chain.
+
+    1.5 standard deviations cost a Gaussian about n nats; where it is a hundred, as on the edge of what can be
+    factored when the noise is nearly zero, a chain would not find its way back.
+    """
+    return not (np.isfinite(value) and value >= best - 100.0 - 10.0 * n)

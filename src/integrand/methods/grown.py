@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from integrand.infer.chains import LogDensity, SampledRun, Watch
+from integrand.infer.chains import Chains, LogDensity, SampledRun, Watch
 from integrand.infer.cubic import Cubic, at_mode, cubic_around
 from integrand.infer.metric import Whitening, whitening_from_hessian
 from integrand.infer.nuts import sample_nuts
@@ -20,7 +20,7 @@ from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.surrogate import sample_with_surrogate
 from integrand.methods.checkpoint import WarmStart
 from integrand.methods.corrected import climb_theta
-from integrand.methods.density import Density
+from integrand.methods.density import Density, hopeless
 from integrand.methods.optimised import sample_of, warm_start
 from integrand.methods.problem import Problem, starting_inducing
 from integrand.targets import CollapsedTarget, Factored, density, likelihood
@@ -72,10 +72,10 @@ class Grown:
 
     def metric(self, start: WarmStart) -> Whitening:
         """The Hessian of the sampled density of all rows near its mode, by 2 P gradients."""
-        at, mode, medians = self._at(start.Z), start.mode, self.problem.model.start()
-        if self.near.evaluate(medians, start.Z).log_density > self.near.evaluate(mode, start.Z).log_density:
-            mode = self._mode(mode, start.Z)  # the run of an earlier version, which kept the ML-II point alone
-        return whitening_from_hessian(lambda x: at(x)[1], mode, _DIFFERENCE)
+        Z, at, mode, medians = start.Z, self._at(start.Z), start.mode, self.problem.model.start()
+        if self.near.evaluate(medians, Z).log_density > self.near.evaluate(mode, Z).log_density:
+            mode = self._mode(mode, Z)  # the run of an earlier version, which kept the ML-II point alone
+        return whitening_from_hessian(lambda x: at(x)[1], mode, _DIFFERENCE, lambda x: self._value(x, Z))
 
     def density(self, Z: np.ndarray, whitening: Whitening, exact: bool) -> Density:
         """The sampled density at fixed Z to third order. If `exact`, chains are accepted by all rows."""
@@ -99,6 +99,9 @@ class Grown:
     def _at(self, Z: np.ndarray) -> LogDensity:
         return lambda x: density(self.whole.evaluate(x, Z))
 
+    def _value(self, x: np.ndarray, Z: np.ndarray) -> float:
+        return self.whole.value(x, Z) + self.whole.log_prior(x)
+
     def _cubic(self, Z: np.ndarray, whitening: Whitening) -> Cubic:
         """The third order around the mode at this Z; made once, when it is first asked for."""
         if Z.tobytes() not in self._cubics:
@@ -120,19 +123,25 @@ class Grown:
             if tried.interrupted or self.problem.over_time:
                 self.taken = "ended while the third order was tried out"
                 return tried._replace(failures=0)
-            accepted = float(tried.chains.acceptance.mean())
-            if accepted < _USABLE:
-                self.taken = f"moves by the third order were accepted too seldom ({accepted:.2f}): NUTS on all rows"
-                drawn = np.isfinite(tried.chains.log_density[:, -1:])
-                begin = np.where(drawn, tried.chains.x[:, -1], cheap.whitening.centre)
+            accepted, ends = float(tried.chains.acceptance.mean()), tried.chains.x[:, -1]
+            lost = np.array([hopeless(v, cheap.value, starts.shape[1]) for v in tried.chains.log_density[:, -1]])
+            if accepted < _USABLE or lost.any():
+                why = "led astray" if lost.any() else f"were accepted too seldom ({accepted:.2f})"
+                self.taken = f"moves by the third order {why}: NUTS on all rows"
+                begin = np.where(lost[:, None], cheap.whitening.centre, ends)
                 options["parallel"] = 1
                 return sample_nuts(self._at(Z), begin, whitening, **options)
             self.taken = f"chains moved by the third order, {accepted:.2f} of the moves accepted by all rows"
             # On from where the trial has ended; values that failed are counted where they are taken.
-            ends, steps = tried.chains.x[:, -1], tried.chains.step_size[:, -1]
+            steps = tried.chains.step_size[:, -1]
             return sample_with_surrogate(cheap, dear, ends, whitening, steps=steps, **options)._replace(failures=0)
 
         return own
+
+    def trusts(self, chains: Chains, Z: np.ndarray, whitening: Whitening) -> bool:
+        """Whether all rows agree that draws of the third order, the last of each chain, are no nonsense."""
+        best, n = self._cubic(Z, whitening).value, chains.x.shape[2]
+        return not any(hopeless(self._value(x, Z), best, n) for x in chains.x[:, -1])
 
     def _in_time(self, w: Watch) -> int | None:
         return w.chains.n_draws if self.problem.over_time else None

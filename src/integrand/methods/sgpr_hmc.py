@@ -41,6 +41,7 @@ _APPROXIMATE = Finding(
     "The fit ended before all rows could accept or reject a draw: these are from an approximation around the mode.",
     "Allow more minutes, or resume the run.",
 )
+_NONSENSE = "by the bound of all rows, draws from the third order around the mode were far below it"
 
 
 def fit(problem: Problem) -> Posterior:
@@ -146,23 +147,36 @@ class _Fit:
         self.sampling.enter("rounds")
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
         while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
+            began = self.problem.clock.elapsed
             try:
                 result = self.draw_round(path[-1], whitening, len(done))
-                self.latest, self.latest_at = result.chains, len(path) - 1
+                if result.chains.n_draws > 0:
+                    self.latest, self.latest_at = result.chains, len(path) - 1
                 self.sampling.interrupted = result.interrupted
                 if self.sampling.interrupted or self.sampling.over_time():
                     return whitening
-                whitening = self.sampling.rewhitened(self.latest.x, whitening, self.of_all_rows(path[-1]))
-                done.append(self.move_inducing(path[-1], self.latest))
+                if self.grown is not None and not self.grown.trusts(result.chains, path[-1], whitening):
+                    self.latest = None
+                    self.sampling.notes.append(f"Z was left alone after {len(done)} rounds: {_NONSENSE}.")
+                    return whitening
+                whitening = self.sampling.rewhitened(result.chains.x, whitening, self.of_all_rows(path[-1]))
+                done.append(self.move_inducing(path[-1], result.chains))
             except KeyboardInterrupt:
                 self.sampling.interrupted = True
                 return whitening
             path.append(done[-1].Z)
             self.sampling.note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
             self.saved.save_round(len(done), done[-1], whitening)
+            if self.late(self.problem.clock.elapsed - began):
+                break
         if done and not done[-1].converged:
             self.sampling.notes.append(f"Z was still gaining {done[-1].gain:.2f} nats after {len(done)} rounds.")
         return whitening
+
+    def late(self, took: float) -> bool:
+        """Whether a round more, of as many seconds, would end past half of the minutes: final chains need the rest."""
+        minutes = self.settings.max_minutes
+        return minutes is not None and self.problem.clock.elapsed + took > 30.0 * minutes
 
     def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
         """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
