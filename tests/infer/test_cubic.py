@@ -136,3 +136,21 @@ def test_newton_never_goes_downhill():
 
     found = at_mode(cliff, Whitening(np.zeros(1), np.eye(1)))
     np.testing.assert_array_equal(found.centre, [0.0])
+
+
+def test_a_mode_at_the_end_of_a_curved_valley():
+    """The curvature at the start says nothing of the way: Newton's method gives up and L-BFGS goes on."""
+    calls = []
+
+    def valley(x):
+        calls.append(x)
+        off = x[1] - x[0] ** 2
+        value = -50.0 * off**2 - 2.0 * (x[0] - 1.5) ** 2
+        return value, np.array([200.0 * x[0] * off - 4.0 * (x[0] - 1.5), -100.0 * off])
+
+    start = np.array([-1.0, 1.0])
+    white = Whitening(start, np.diag([0.3, 0.1]))
+    found = at_mode(valley, white)
+    assert valley(found.centre)[0] > -0.5 > valley(start)[0] + 10.0
+    np.testing.assert_array_equal(found.factor, white.factor)
+    assert len(calls) < 60

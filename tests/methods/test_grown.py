@@ -102,16 +102,28 @@ def test_chains_begin_at_the_mode_that_the_warm_start_found(grow, monkeypatch):
     np.testing.assert_array_equal(p.optimum, far)
 
 
-def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
-    """As at a saddle, where the Hessian says nothing of how wide the density is: accepted among points equally bad."""
+def lead_astray(monkeypatch, **changes):
+    """Chains that move by the third order end where no draw can be."""
     sample = grown.sample_with_surrogate
 
     def astray(*args, **options):
         tried = sample(*args, **options)
         lost = tried.chains._replace(x=tried.chains.x + 9.0, log_density=tried.chains.log_density - 1e4)
-        return tried._replace(chains=lost)
+        return tried._replace(chains=lost, **changes)
 
     monkeypatch.setattr(grown, "sample_with_surrogate", astray)
+
+
+def test_draws_that_went_astray_are_not_kept_when_the_user_ends_it(monkeypatch):
+    lead_astray(monkeypatch, interrupted=True)
+    p = fit(**FIXED, **SAMPLED)
+    assert {"interrupted", "no-draws"} <= set(p.verdict.codes)
+    assert p.chains.log_density.min() > -1e4
+
+
+def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
+    """As at a saddle, where the Hessian says nothing of how wide the density is: accepted among points equally bad."""
+    lead_astray(monkeypatch)
     p = fit(**FIXED, **SAMPLED)
     assert any("led astray: NUTS on all rows" in note for note in p.notes)
     assert_same_means(p.chains.x, cold.chains.x)
@@ -120,9 +132,9 @@ def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
 def test_rounds_end_where_all_rows_disagree_with_the_draws(monkeypatch):
     asked, trusts = [], grown.Grown.trusts
 
-    def of_other_draws(self, chains, Z, whitening):
-        asked.append(trusts(self, chains, Z, whitening))
-        asked.append(trusts(self, chains._replace(x=chains.x - [0.0, 0.0, 0.0, 3.0]), Z, whitening))  # far less noise
+    def of_other_draws(self, phis, Z, whitening):
+        asked.append(trusts(self, phis, Z, whitening))
+        asked.append(trusts(self, phis - [0.0, 0.0, 0.0, 3.0], Z, whitening))  # far less noise
         return asked[-1]
 
     monkeypatch.setattr(grown.Grown, "trusts", of_other_draws)

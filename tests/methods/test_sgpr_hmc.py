@@ -249,10 +249,19 @@ def test_rounds_leave_time_for_final_chains(data, monkeypatch):
     posterior = short(data, max_rounds=6, max_minutes=1.0)
     assert drawn == [0, 1, 2]  # one more would end past half a minute
     assert posterior.chains.n_draws == SHORT["max_draws"]
-    assert any("still gaining" in note and "3 rounds" in note for note in posterior.notes)
+    assert any("Z had 3 rounds" in note for note in posterior.notes)
 
 
-def test_a_round_cut_off_while_tuning_does_not_replace_the_draws_before_it(data, monkeypatch):
+def test_no_round_begins_when_half_of_the_minutes_are_gone(data, monkeypatch):
+    monkeypatch.setattr(Clock, "elapsed", property(lambda clock: 31.0))
+    posterior = short(data, max_minutes=1.0)
+    assert len(posterior.Z_path) == 1
+    assert any("Z had 0 rounds" in note for note in posterior.notes)
+    assert posterior.chains.n_draws == SHORT["max_draws"]
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_round_cut_off_does_not_replace_the_draws_before_it(data, monkeypatch, left):
     draw = _Fit.draw_round
 
     def cut_off(self, Z, whitening, k):
@@ -260,7 +269,7 @@ def test_a_round_cut_off_while_tuning_does_not_replace_the_draws_before_it(data,
         if k == 0:
             return result
         monkeypatch.setattr(Sampling, "over_time", lambda self: True)
-        return result._replace(chains=result.chains.first(0))
+        return result._replace(chains=result.chains.first(left))
 
     monkeypatch.setattr(_Fit, "draw_round", cut_off)
     monkeypatch.setattr(Round, "converged", False)

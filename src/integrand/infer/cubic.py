@@ -7,6 +7,7 @@ them tell all second derivatives, and of the third ones all but those in three d
 coordinate takes no further part in the third order, which cannot be trusted there and would make c rise without end.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +23,8 @@ _REACH, _SHARE = 4.0, 0.8
 # Least curvature, of 1 in whitened coordinates: c has to fall in every direction.
 _LEAST = 0.1
 # Newton's method ends when it promises less than this (nats), or after so many gradients; where it still promises a
-# nat then, so many steps of L-BFGS follow.
-_CLOSE, _NEWTON, _FAR, _STEPS = 0.02, 8, 1.0, 25
+# nat then, so many gradients go to L-BFGS.
+_CLOSE, _NEWTON, _FAR, _MORE = 0.02, 8, 1.0, 40
 
 
 class Cubic(NamedTuple):
@@ -77,7 +78,7 @@ def cubic_around(at: LogDensity, whitening: Whitening) -> Cubic:
 
 
 def at_mode(at: LogDensity, whitening: Whitening) -> Whitening:
-    """The whitening with its centre moved to the mode by Newton's method; never downhill."""
+    """The whitening with its centre moved to the mode, by Newton's method or else L-BFGS; never downhill."""
     x, F, n = whitening.centre, whitening.factor, 1
     value, gradient = at(x)
 
@@ -95,6 +96,13 @@ def at_mode(at: LogDensity, whitening: Whitening) -> Whitening:
         else:
             break
     if promise(gradient) > _FAR:  # the curvature is another one here, as near two columns that are alike
-        near = Whitening(x, F)
-        x = near.to_x(maximise_lbfgs(near.pulled_back(at), np.zeros(len(x)), max_steps=_STEPS).x)
+        near, taken = Whitening(x, F), itertools.count(1)
+
+        def enough(best: np.ndarray, value: float) -> str:
+            return "gradients used up" if next(taken) >= _MORE else ""
+
+        found = maximise_lbfgs(near.pulled_back(at), np.zeros(len(x)), max_steps=_MORE, watch=enough)
+        if found.ended == "interrupted":
+            raise KeyboardInterrupt
+        x = near.to_x(found.x)
     return Whitening(x, F)

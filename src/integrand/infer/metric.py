@@ -8,8 +8,11 @@ from jaxtyping import Float
 
 from integrand.infer.bend import Bend, bend_from_draws
 
-# Curvatures are kept between these: a flat direction is as wide as its prior lets it be, not infinitely wide.
+# Curvatures are kept between these: a flat direction is as wide as priors let it be, not infinitely wide.
 _LEAST_CURVATURE, _MOST_CURVATURE = 0.04, 1e12
+
+# Halvings of a width in search of the one at which half a nat is lost.
+_HALVINGS = 12
 
 
 class Whitening(NamedTuple):
@@ -79,33 +82,38 @@ def whitening_from_hessian(
 ) -> Whitening:
     """Whitening by the Hessian at an optimum, from central differences of the gradient (2 P evaluations).
 
-    Where a direction has no curvature, its width is measured by the log density, if `value` gives that.
+    A direction without curvature has its width measured by the log density, if there is `value` (by 3 to 27 values).
     """
     rows = [(gradient(optimum + d) - gradient(optimum - d)) / (2.0 * step) for d in step * np.eye(len(optimum))]
     hessian = -np.array(rows).reshape(len(optimum), len(optimum))
     hessian = np.where(np.isfinite(hessian), hessian, 0.0)
     curvature, directions = np.linalg.eigh(0.5 * (hessian + hessian.T))
     widths = 1.0 / np.sqrt(np.clip(curvature, _LEAST_CURVATURE, _MOST_CURVATURE))
-    if value is not None:
-        for i in np.flatnonzero(curvature < _LEAST_CURVATURE):
-            widths[i] = _measured_width(value, optimum, directions[:, i], widths[i])
+    flat = np.flatnonzero(curvature < _LEAST_CURVATURE)
+    if value is not None and len(flat) and np.isfinite(top := value(optimum)):
+        for i in flat:
+            along = directions[:, i]
+            widths[i] = _measured_width(lambda t, d=along: top - value(optimum + t * d), widths[i])
     return Whitening(optimum, directions * widths)
 
 
-def _measured_width(value: Callable[[np.ndarray], float], x: np.ndarray, direction: np.ndarray, most: float) -> float:
-    """How far from x, at most, a log density falls by half a nat: one standard deviation of a Gaussian.
+def _measured_width(loss: Callable[[float], float], most: float) -> float:
+    """The distance, `most` at most, at which a log density has lost half a nat: one sd of a Gaussian.
 
-    Between two columns that can stand in for each other lies a saddle, or a bottom flatter than any parabola.
+    `loss(t)` is what is lost at t; the mean of both sides counts. Between two columns that can stand in for each other
+    lies a saddle, or a top flatter than any parabola.
     """
-    top = value(x)
 
     def falls(width: float) -> bool:
-        sides = np.array([value(x + width * direction), value(x - width * direction)])
-        return not (np.all(np.isfinite(sides)) and top - sides.mean() < 0.5)
+        return not (np.isfinite(ahead := loss(width)) and 0.5 * (ahead + loss(-width)) < 0.5)
 
     width = most
-    while falls(width) and width > 1e-3 * most:
+    for _ in range(_HALVINGS):
+        if not falls(width):
+            break
         width *= 0.5
+    else:
+        return width
     if width < most:  # between this and twice as much
         for factor in (2.0**0.5, 2.0**0.25, 2.0**0.125):
             width *= 1.0 if falls(width * factor) else factor

@@ -71,11 +71,14 @@ class Grown:
         return climb_theta(self.whole, self.near, (mode, Z), density)[0]
 
     def metric(self, start: WarmStart) -> Whitening:
-        """The Hessian of the sampled density of all rows near its mode, by 2 P gradients."""
+        """The Hessian of the sampled density of all rows near its mode, by 2 P gradients and some values."""
         Z, at, mode, medians = start.Z, self._at(start.Z), start.mode, self.problem.model.start()
         if self.near.evaluate(medians, Z).log_density > self.near.evaluate(mode, Z).log_density:
             mode = self._mode(mode, Z)  # the run of an earlier version, which kept the ML-II point alone
-        return whitening_from_hessian(lambda x: at(x)[1], mode, _DIFFERENCE, lambda x: self._value(x, Z))
+        failures = self.whole.counter.failures
+        whitening = whitening_from_hessian(lambda x: at(x)[1], mode, _DIFFERENCE, lambda x: self._value(x, Z))
+        self.whole.counter.failures = failures  # how far one can go was the question
+        return whitening
 
     def density(self, Z: np.ndarray, whitening: Whitening, exact: bool) -> Density:
         """The sampled density at fixed Z to third order. If `exact`, chains are accepted by all rows."""
@@ -120,14 +123,15 @@ class Grown:
             trial: dict[str, Any] = {"tune": options["tune"], "draws": _TRIAL, "seed": [*options["seed"], 9]}
             trial |= {"parallel": options["parallel"], "watch": self._in_time}
             tried = sample_with_surrogate(cheap, dear, starts, whitening, **trial)
+            lost = self._lost(tried.chains, cheap.value)
             if tried.interrupted or self.problem.over_time:
                 self.taken = "ended while the third order was tried out"
-                return tried._replace(failures=0)
+                return tried._replace(chains=tried.chains.first(0) if lost.any() else tried.chains, failures=0)
             accepted, ends = float(tried.chains.acceptance.mean()), tried.chains.x[:, -1]
-            lost = np.array([hopeless(v, cheap.value, starts.shape[1]) for v in tried.chains.log_density[:, -1]])
             if accepted < _USABLE or lost.any():
                 why = "led astray" if lost.any() else f"were accepted too seldom ({accepted:.2f})"
                 self.taken = f"moves by the third order {why}: NUTS on all rows"
+                self.problem.progress.phase("NUTS on all rows")
                 begin = np.where(lost[:, None], cheap.whitening.centre, ends)
                 options["parallel"] = 1
                 return sample_nuts(self._at(Z), begin, whitening, **options)
@@ -138,10 +142,15 @@ class Grown:
 
         return own
 
-    def trusts(self, chains: Chains, Z: np.ndarray, whitening: Whitening) -> bool:
-        """Whether all rows agree that draws of the third order, the last of each chain, are no nonsense."""
-        best, n = self._cubic(Z, whitening).value, chains.x.shape[2]
-        return not any(hopeless(self._value(x, Z), best, n) for x in chains.x[:, -1])
+    def _lost(self, chains: Chains, best: float) -> np.ndarray:
+        """Which chains have ended where no draw can be."""
+        ends = chains.log_density[:, -1:]
+        return np.array([any(hopeless(v, best, chains.x.shape[2]) for v in end) for end in ends])
+
+    def trusts(self, phis: np.ndarray, Z: np.ndarray, whitening: Whitening) -> bool:
+        """Whether all rows agree that draws from the third order are no nonsense."""
+        best = self._cubic(Z, whitening).value
+        return not any(hopeless(self._value(phi, Z), best, len(phi)) for phi in phis)
 
     def _in_time(self, w: Watch) -> int | None:
         return w.chains.n_draws if self.problem.over_time else None

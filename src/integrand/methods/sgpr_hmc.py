@@ -136,7 +136,7 @@ class _Fit:
         return metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()))
 
     def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
-        """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide."""
+        """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide, or time is short."""
         saved = self.saved.rounds()
         done = [r for r, _ in saved]
         for r in done:
@@ -145,19 +145,22 @@ class _Fit:
             self.sampling.note_bound("round", len(path) - 1, r.bound, r.bound_error)
         whitening = self.metric(start) if not saved else self.sampling.usable(saved[-1][1], self.of_all_rows(path[-1]))
         self.sampling.enter("rounds")
+        took = 0.0  # seconds of the latest round
         # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
         while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
+            if self.late(took):
+                self.sampling.notes.append(f"Z had {len(done)} rounds: one more would go past half of the minutes.")
+                break
             began = self.problem.clock.elapsed
             try:
                 result = self.draw_round(path[-1], whitening, len(done))
-                if result.chains.n_draws > 0:
-                    self.latest, self.latest_at = result.chains, len(path) - 1
                 self.sampling.interrupted = result.interrupted
-                if self.sampling.interrupted or self.sampling.over_time():
-                    return whitening
-                if self.grown is not None and not self.grown.trusts(result.chains, path[-1], whitening):
-                    self.latest = None
+                if not self.trusts(result.chains, path[-1], whitening):
                     self.sampling.notes.append(f"Z was left alone after {len(done)} rounds: {_NONSENSE}.")
+                    return whitening
+                if self.latest is None or result.chains.n_draws >= self.latest.n_draws:
+                    self.latest, self.latest_at = result.chains, len(path) - 1
+                if self.sampling.interrupted or self.sampling.over_time():
                     return whitening
                 whitening = self.sampling.rewhitened(result.chains.x, whitening, self.of_all_rows(path[-1]))
                 done.append(self.move_inducing(path[-1], result.chains))
@@ -167,8 +170,7 @@ class _Fit:
             path.append(done[-1].Z)
             self.sampling.note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
             self.saved.save_round(len(done), done[-1], whitening)
-            if self.late(self.problem.clock.elapsed - began):
-                break
+            took = self.problem.clock.elapsed - began
         if done and not done[-1].converged:
             self.sampling.notes.append(f"Z was still gaining {done[-1].gain:.2f} nats after {len(done)} rounds.")
         return whitening
@@ -177,6 +179,15 @@ class _Fit:
         """Whether a round more, of as many seconds, would end past half of the minutes: final chains need the rest."""
         minutes = self.settings.max_minutes
         return minutes is not None and self.problem.clock.elapsed + took > 30.0 * minutes
+
+    def trusts(self, chains: Chains, Z: np.ndarray, whitening: Whitening) -> bool:
+        """Whether the draws that would move Z are from the posterior; the third order may have led astray."""
+        return self.grown is None or self.grown.trusts(self.picked(chains), Z, whitening)
+
+    def picked(self, chains: Chains) -> np.ndarray:
+        """Draws, evenly spaced: every other one moves Z, those between judge the move."""
+        phis = chains.x.reshape(-1, chains.x.shape[2])
+        return phis[np.linspace(0, len(phis) - 1, min(2 * self.moving, len(phis))).astype(int)]
 
     def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
         """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
@@ -196,8 +207,7 @@ class _Fit:
 
     def move_inducing(self, Z: np.ndarray, chains: Chains) -> Round:
         """Lines 11 and 18: climb 1/J Σ_j L(θ_j, Z) over Z, and judge the gain on draws that did not take part."""
-        phis = chains.x.reshape(-1, chains.x.shape[2])
-        picked = phis[np.linspace(0, len(phis) - 1, min(2 * self.moving, len(phis))).astype(int)]
+        picked = self.picked(chains)
         moving, judging = picked[::2], picked[1::2]
         self.problem.progress.phase("move Z")
 
