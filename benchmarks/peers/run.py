@@ -35,6 +35,7 @@ def parsed(arguments=None):
     parser.add_argument("--profile", choices=PROFILES, default="full")
     parser.add_argument("--measures", default=",".join(MEASURES), help="some of them, in the order to run")
     parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
+    parser.add_argument("--repeats", type=int, default=100, help="no more than so many; go on later without it")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument(
         "--again",
@@ -58,7 +59,7 @@ def parsed(arguments=None):
 def wanted(arguments) -> list[Job]:
     parts = [p for p in arguments.only.split(",") if p]
     found = jobs(PROFILES[arguments.profile], arguments.measures.split(","))
-    return [job for job in found if not parts or any(p in job.key for p in parts)]
+    return [job for job in found if job.repeat < arguments.repeats and (not parts or any(p in job.key for p in parts))]
 
 
 def result_path(work: Path, job: Job) -> Path:

@@ -180,3 +180,15 @@ def test_worker_helpers(tmp_path, record):
     assert picked(3, 400).tolist() == [0, 1, 2]
     times = timed_calls(lambda: None, {"seconds": 0.0, "least": 3})
     assert len(times["calls"]) == 3
+
+
+def test_choosing_jobs_by_measure_key_and_repeat():
+    def chosen(*arguments):
+        return run.wanted(run.parsed([*arguments]))
+
+    everything, once = chosen(), chosen("--repeats", "1")
+    assert once == [job for job in everything if job.repeat == 0]
+    assert {job.repeat for job in everything} > {0}
+    some = chosen("--measures", "ml2", "--only", "yacht,gpjax")
+    assert {job.measure for job in some} == {"ml2", "product"}
+    assert all("yacht" in job.key or "gpjax" in job.key for job in some)
