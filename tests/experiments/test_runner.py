@@ -115,7 +115,7 @@ def test_two_processes_share_a_real_suite(tmp_path):
 
 def test_workers_end_with_a_driver_that_is_terminated():
     """Each worker says its number and sleeps; the driver is told to end."""
-    worker = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    worker = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
     driver = f"import sys; from integrand.experiments import runner; worker = [sys.executable, '-c', {worker!r}]; "
     driver += "runner._side_by_side(worker, 2)"
     with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as process:

@@ -82,19 +82,19 @@ def whitening_from_hessian(
 ) -> Whitening:
     """Whitening by the Hessian at an optimum, from central differences of the gradient (2 P evaluations).
 
-    A direction without curvature has its width measured by the log density, if there is `value` (by 3 to 27 values).
+    The width of a direction that curves upwards, as at a saddle, is measured by the log density, if there is `value`.
     """
     rows = [(gradient(optimum + d) - gradient(optimum - d)) / (2.0 * step) for d in step * np.eye(len(optimum))]
     hessian = -np.array(rows).reshape(len(optimum), len(optimum))
     hessian = np.where(np.isfinite(hessian), hessian, 0.0)
     curvature, directions = np.linalg.eigh(0.5 * (hessian + hessian.T))
-    widths = 1.0 / np.sqrt(np.clip(curvature, _LEAST_CURVATURE, _MOST_CURVATURE))
-    flat = np.flatnonzero(curvature < _LEAST_CURVATURE)
-    if value is not None and len(flat) and np.isfinite(top := value(optimum)):
-        for i in flat:
+    saddles = np.flatnonzero(curvature < -_LEAST_CURVATURE)
+    curvature = np.clip(curvature, _LEAST_CURVATURE, _MOST_CURVATURE)
+    if value is not None and len(saddles) and np.isfinite(top := value(optimum)):
+        for i in saddles:
             along = directions[:, i]
-            widths[i] = _measured_width(lambda t, d=along: top - value(optimum + t * d), widths[i])
-    return Whitening(optimum, directions * widths)
+            curvature[i] = _measured_width(lambda t, d=along: top - value(optimum + t * d), curvature[i] ** -0.5) ** -2
+    return Whitening(optimum, directions / np.sqrt(curvature))
 
 
 def _measured_width(loss: Callable[[float], float], most: float) -> float:

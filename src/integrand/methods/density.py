@@ -23,14 +23,16 @@ class Density(NamedTuple):
     own: Callable[..., SampledRun] | None = None
 
 
-def metric(density: Density, starts: Sequence[np.ndarray], steps: int = 100) -> Whitening:
+def metric(density: Density, starts: Sequence[np.ndarray], steps: int = 100, saddles: bool = False) -> Whitening:
     """The Hessian of the log density at its own optimum, climbed from the best of some starts.
 
-    Where ML-II ran away, the prior's medians are the better start.
+    Where ML-II ran away, the prior's medians are the better start. If `saddles`, the width of what curves upwards is
+    measured, which pays where coordinates are few.
     """
     start = max(starts, key=lambda x: density.at(x)[0])
     optimum = maximise_lbfgs(density.at, start, max_steps=steps)
-    return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x, value=lambda x: density.at(x)[0])
+    value = (lambda x: density.at(x)[0]) if saddles else None
+    return whitening_from_hessian(lambda x: density.at(x)[1], optimum.x, value=value)
 
 
 def pulled_in(density: Density, whitening: Whitening, starts: Float[np.ndarray, "C P"]) -> Float[np.ndarray, "C P"]:

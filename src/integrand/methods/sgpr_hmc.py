@@ -133,7 +133,7 @@ class _Fit:
         self.sampling.enter("metric")
         if self.grown is not None:
             return self.grown.metric(start)
-        return metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()))
+        return metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()), saddles=True)
 
     def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
         """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide, or time is short."""
