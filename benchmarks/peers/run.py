@@ -43,7 +43,7 @@ def parsed(arguments=None):
         help="run again all that is chosen, after a change of the library: whole groups, with --only",
     )
     parser.add_argument("--venvs", default=os.environ.get("PEERS_VENVS", str(HERE / ".venvs")))
-    parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for results")
+    parser.add_argument("--work", default=os.environ.get("PEERS_WORK", str(HERE / ".work")), help="for scratch files")
     beside = HERE.parents[2] / "shared" / "data"
     data_dir = os.environ.get("INTEGRAND_DATA") or (str(beside) if beside.is_dir() else None)
     parser.add_argument("--data-dir", default=data_dir, help="with the data sets (INTEGRAND_DATA)")
@@ -62,15 +62,15 @@ def wanted(arguments) -> list[Job]:
     return [job for job in found if job.repeat < arguments.repeats and (not parts or any(p in job.key for p in parts))]
 
 
-def result_path(work: Path, job: Job) -> Path:
-    return work / "results" / f"{job.key}.json"
+def result_path(results: Path, job: Job) -> Path:
+    return results / f"{job.key}.json"
 
 
-def pending(todo: list[Job], work: Path, retry: bool, again: bool = False) -> list[Job]:
+def pending(todo: list[Job], results: Path, retry: bool, again: bool = False) -> list[Job]:
     """Jobs without a result; with `retry` also those that failed (time and memory would run out once more)."""
 
     def waits(job: Job) -> bool:
-        path = result_path(work, job)
+        path = result_path(results, job)
         return again or not path.exists() or (retry and json.loads(path.read_text())["status"] == "failed")
 
     return [job for job in todo if waits(job)]
@@ -98,8 +98,8 @@ def run_job(job: Job, arguments, scratch: Path) -> tuple[dict, Path, Path]:
     return row, problem, arrays
 
 
-def run_one(job: Job, arguments, work: Path) -> dict:
-    """Run a job and keep its row and arrays; the row appears at once or not at all."""
+def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
+    """Run a job and keep its row; it appears at once or not at all. Arrays stay with the scratch files."""
     row, problem, arrays = run_job(job, arguments, work / "scratch" / job.key)
     if row["status"] == "done":
         try:
@@ -108,10 +108,8 @@ def run_one(job: Job, arguments, work: Path) -> dict:
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
     row["commit"] = revision(HERE.parents[1])
-    path = result_path(work, job)
+    path = result_path(results, job)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if arrays.exists():
-        shutil.move(arrays, path.with_suffix(".npz"))
     part = path.with_suffix(".part")
     part.write_text(json.dumps(row))
     part.replace(path)
@@ -143,8 +141,11 @@ def main() -> None:
     if arguments.install:
         failed = install(Path(arguments.venvs))
         sys.exit(f"without an environment: {', '.join(failed)}" if failed else 0)
+    docs = HERE.parents[1] / "docs" / "benchmarks"
+    out = Path(arguments.out or (docs if arguments.profile == "full" else docs / arguments.profile))
+    results = out / "raw"  # beside the page that is made of them
     todo = wanted(arguments)
-    waiting = pending(todo, work, arguments.retry, arguments.again)
+    waiting = pending(todo, results, arguments.retry, arguments.again)
     if arguments.list:
         for job in todo:
             print(f"{'waits' if job in waiting else 'there':5} {job.key}")
@@ -156,18 +157,17 @@ def main() -> None:
         if (load := os.getloadavg()[0]) > QUIET_LOAD:
             print(f"the machine is busy (load {load:.1f}): times will not mean much", file=sys.stderr, flush=True)
         work.mkdir(parents=True, exist_ok=True)
-        (work / "machine.json").write_text(json.dumps(machine()))
+        results.mkdir(parents=True, exist_ok=True)
+        (out / "machine.json").write_text(json.dumps(machine()))
         warm_up(waiting, arguments, work)
         for k, job in enumerate(waiting):
             began = time.time()
-            row = run_one(job, arguments, work)
+            row = run_one(job, arguments, work, results)
             outcome = f"{row['status']} {row['reason']}".strip()
             print(f"{k + 1}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
     from collect import collect
 
-    docs = HERE.parents[1] / "docs" / "benchmarks"
-    default = docs if arguments.profile == "full" else docs / arguments.profile
-    collect(work / "results", Path(arguments.out or default), arguments.profile)
+    collect(results, out, arguments.profile)
 
 
 if __name__ == "__main__":

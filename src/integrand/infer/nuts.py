@@ -89,6 +89,11 @@ def sample_nuts(
     return SampledRun(chains if keep is None else chains.first(keep), min(done, tune), divergences, interrupted)
 
 
+def load_engine() -> None:
+    """Import nutpie, which takes seconds."""
+    import nutpie  # noqa: F401
+
+
 def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept, max_depth, gate, errors):
     """One chain as a nutpie sampler of its own, so that its start and seed are ours to choose."""
     import nutpie

@@ -9,8 +9,9 @@ import numpy as np
 from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
 from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
 from integrand.infer.metric import Whitening, whitening_from_draws
-from integrand.infer.nuts import sample_nuts
+from integrand.infer.nuts import load_engine, sample_nuts
 from integrand.infer.threads import available_cores, one_blas_thread
+from integrand.methods.ahead import ahead
 from integrand.methods.checkpoint import Checkpoint, WarmStart
 from integrand.methods.density import Density, pulled_in
 from integrand.methods.problem import TRACED, Problem, one_draw
@@ -21,6 +22,8 @@ from integrand.targets import Counter
 
 # Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
 _LEAST_TUNE = 300
+# Samplers whose rounds, or all of whose draws, NUTS makes.
+_BY_NUTS = ("default", "nuts", "nested")
 
 
 class Sampling:
@@ -51,9 +54,13 @@ class Sampling:
         with one_blas_thread(threads == 1):
             yield cls(problem, counter, available_cores() if threads == 1 else 1)
 
-    def warm_start(self, climb: Callable[[], WarmStart]) -> WarmStart:
-        """Where to begin: from the run directory, or climbed to and kept there."""
+    def warm_start(self, climb: Callable[[], WarmStart], *later: Callable[[], object]) -> WarmStart:
+        """Where to begin: from the run directory, or climbed to and kept there.
+
+        Meanwhile the sampler is loaded and done what is needed `later`, such as compiling.
+        """
         self.enter("warm start")
+        ahead(*later, *([load_engine] if self.settings.sampler in _BY_NUTS else []))
         start = self.saved.warm_start()
         if start is None:
             start = climb()
@@ -72,6 +79,7 @@ class Sampling:
         draws: int,
         purpose: Sequence[int],
         watch: Watcher,
+        max_depth: int | None = None,
     ) -> SampledRun:
         """One run of all chains with the method's own sampler, or that of the settings."""
         assert whitening.bend is None or self._may_bend(density, len(whitening.centre))
@@ -84,7 +92,7 @@ class Sampling:
             self.counter.failures += result.failures
             return result
         if self.by_nuts(density):
-            common |= {"target_accept": self.target_accept, "max_depth": self.max_depth}
+            common |= {"target_accept": self.target_accept, "max_depth": max_depth or self.max_depth}
             return sample_nuts(density.at, starts, whitening, **common)
         from integrand.infer.samplers import sample_traced
 
@@ -168,7 +176,7 @@ class Sampling:
 
     def by_nuts(self, density: Density) -> bool:
         """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
-        return density.own is None and self.settings.sampler in ("default", "nuts", "nested")
+        return density.own is None and self.settings.sampler in _BY_NUTS
 
     def _may_bend(self, density: Density, n: int) -> bool:
         return self.bends and self.by_nuts(density) and n == self.n_theta

@@ -13,6 +13,8 @@ The paper takes one gradient step of Z at a time; here Z climbs the averaged bou
 samplings, which needs fewer samplings for the same Z. `paper_schedule.py` has the paper's own schedule.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from integrand.infer.chains import Chains, SampledRun
@@ -34,6 +36,8 @@ from integrand.targets import CollapsedTarget, density, likelihood
 
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS, INDUCING_STEPS = 16, 25
+# Of its trajectories, 7 steps: in whitened coordinates that is a turn, and while NUTS tunes it would take many more.
+ROUND_DEPTH = 3
 
 _APPROXIMATE = Finding(
     "approximate",
@@ -77,7 +81,7 @@ class _Fit:
     def run(self) -> Posterior:
         """All of Algorithm 1."""
         sampling = self.sampling
-        start = sampling.warm_start(self.climbed)
+        start = sampling.warm_start(self.climbed, *self.later())
         path = [start.Z]
         whitening = self.rounds(start, path) if self.move_Z else self.metric(start)
         # Return: where there is no time for chains of their own, the draws of the last round, with the Z they are from.
@@ -96,6 +100,12 @@ class _Fit:
             counts |= self.grown.counts()
             sampling.notes.append(self.grown.told())
         return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
+
+    def later(self) -> list[Callable[[], object]]:
+        """What can be made while Z climbs: the program behind the conditional, where no other process takes part."""
+        if self.grown is not None or not self.problem.data.local:
+            return []
+        return [lambda: self.target.prepare_factored(self.problem.n_inducing)]
 
     def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
@@ -196,7 +206,8 @@ class _Fit:
         self.problem.progress.phase(f"round {k + 1}: draw θ")
         density = self.density(Z, whitening)
         starts = sampling.dispersed(density, whitening, [1, k])
-        result = sampling.run(density, whitening, starts, tune, draws, [2, k], sampling.tell(tune + draws))
+        tell = sampling.tell(tune + draws)
+        result = sampling.run(density, whitening, starts, tune, draws, [2, k], tell, ROUND_DEPTH)
         divergences = int(result.chains.diverging.sum())
         if divergences > 0.01 * result.chains.diverging.size and self.sampling.target_accept < 0.9:
             self.sampling.target_accept = 0.9

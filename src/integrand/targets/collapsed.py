@@ -16,7 +16,17 @@ from integrand.infer.traced import Traced
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import LARGE, Counter, Evaluation, compiled, evaluation, prior_terms, timed, traces
+from integrand.targets.program import (
+    LARGE,
+    Counter,
+    Evaluation,
+    compiled,
+    evaluation,
+    packed,
+    prior_terms,
+    timed,
+    traces,
+)
 
 
 def _bound_at(model: Model, jitter: Jitter):
@@ -28,7 +38,7 @@ def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
 
     def program(phi, Z, data):
         value, (d_phi, dZ) = jax.value_and_grad(_bound_at(model, jitter), (0, 1))(phi, Z, data)
-        return value, d_phi, prior_terms(model, phi), dZ
+        return packed(value, d_phi, prior_terms(model, phi), dZ)
 
     return data.together(program, phi, Z)
 
@@ -81,7 +91,12 @@ class CollapsedTarget:
     def threads(self, n_inducing: int) -> int:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
         rows = self.data.n_rows / self.data.scale  # those that are really summed over
-        return 1 if self.data.local and 6.0 * rows * n_inducing**2 < LARGE else 0
+        return 1 if self._local and 6.0 * rows * n_inducing**2 < LARGE else 0
+
+    @functools.cached_property
+    def _local(self) -> bool:
+        """Whether all rows are here; asked at every evaluation, and a module takes its time to answer."""
+        return self.data.local
 
     def evaluate(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Evaluation:
         """Everything at one point. Callable from any thread."""
@@ -90,9 +105,9 @@ class CollapsedTarget:
             with float64_scope():
                 program = compiled(_collapsed, ("model", "jitter"), self.threads(len(Z)))
                 out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
-                return evaluation(out, self.counter)
+                return evaluation(out, self.counter, Z.shape)
 
-        return self.data.call("evaluate", phi, Z, run)
+        return run() if self._local else self.data.call("evaluate", phi, Z, run)
 
     def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
         """L(θ, Z) without gradients, at less than half the price, and q*(u), which costs nothing on top."""
@@ -106,6 +121,13 @@ class CollapsedTarget:
                 return Factored(value, np.asarray(out[1]), np.asarray(out[2]))
 
         return self.data.call("factored", phi, Z, run)
+
+    def prepare_factored(self, n_inducing: int) -> None:
+        """Compile what `factored` runs, for so many inducing inputs."""
+        phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
+        with float64_scope():
+            program = compiled(_factored, ("model", "jitter"), self.threads(n_inducing))
+            timed(program, phi, Z, self.data, model=self.model, jitter=self.jitter)
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""

@@ -13,13 +13,23 @@ from integrand.data.dataset import Dataset
 from integrand.infer.traced import Traced
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import LARGE, Counter, Evaluation, compiled, evaluation, prior_terms, timed, traces
+from integrand.targets.program import (
+    LARGE,
+    Counter,
+    Evaluation,
+    compiled,
+    evaluation,
+    packed,
+    prior_terms,
+    timed,
+    traces,
+)
 
 
 def _exact(phi, X, y, model: Model):
     traces["exact"] += 1
     value, d_phi = jax.value_and_grad(lambda phi: log_marginal_likelihood(model.gp(model.theta(phi)), X, y))(phi)
-    return value, d_phi, prior_terms(model, phi)
+    return packed(value, d_phi, prior_terms(model, phi))
 
 
 @functools.cache
@@ -59,7 +69,7 @@ class ExactTarget:
             out = timed(
                 compiled(_exact, ("model",), self.threads), np.asarray(phi, float), *self._arrays, model=self.model
             )
-            return evaluation((*out, np.zeros((0, self.data.n_columns))), self.counter)
+            return evaluation(out, self.counter, (0, self.data.n_columns))
 
     def traced(self) -> Traced:
         """The same density for samplers that run inside JAX."""

@@ -13,7 +13,17 @@ from integrand.data.dataset import Dataset
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import LARGE, Counter, Evaluation, compiled, evaluation, prior_terms, timed, traces
+from integrand.targets.program import (
+    LARGE,
+    Counter,
+    Evaluation,
+    compiled,
+    evaluation,
+    packed,
+    prior_terms,
+    timed,
+    traces,
+)
 
 traces.setdefault("laplace", 0)
 
@@ -33,7 +43,7 @@ def _laplace(phi, X, y, model: Model, jitter: Jitter):
         return found.log_evidence, (found.mode, found.W, prior.f(found.mode))
 
     (value, there), d_phi = jax.value_and_grad(evidence, has_aux=True)(phi)
-    return (value, d_phi, prior_terms(model, phi)), there
+    return packed(value, d_phi, prior_terms(model, phi)), there
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class LaplaceTarget:
     def evaluate(self, phi: Float[np.ndarray, " P"]) -> Evaluation:
         """The density at one point with its gradient."""
         out, _ = self._at(phi)
-        return evaluation((*out, np.zeros((0, self.data.n_columns))), self.counter)
+        return evaluation(out, self.counter, (0, self.data.n_columns))
 
     def mode(self, phi: Float[np.ndarray, " P"]) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """The most probable whitened function values ν at φ, and the likelihood's curvature W there."""

@@ -6,14 +6,16 @@ second fit of the same shape compiles nothing.
 """
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from integrand.infer.threads import compiler_options
 from integrand.model import Model
@@ -105,9 +107,18 @@ def timed(program: Callable, *args: Any, **static: Any) -> Any:
     return out
 
 
-def evaluation(out: Any, counter: Counter) -> Evaluation:
-    """What a program gave, as numbers, counted."""
-    value, d_phi, ((prior, d_prior), (jacobian, d_jacobian)), dZ = out
-    numbers = (float(value), float(prior), float(jacobian))
-    counter.add(bool(np.isfinite(numbers[0])))
-    return Evaluation(*numbers, *(np.asarray(a) for a in (d_phi, d_prior, d_jacobian, dZ)))
+def packed(value: Any, d_phi: Any, priors: Any, dZ: Any = None) -> Array:
+    """The result of a program as one array: each array that leaves XLA costs as much as a small product does."""
+    (prior, d_prior), (jacobian, d_jacobian) = priors
+    parts = [jnp.stack([value, prior, jacobian]), d_phi, d_prior, d_jacobian]
+    return jnp.concatenate(parts if dZ is None else [*parts, dZ.ravel()])
+
+
+def evaluation(out: Array, counter: Counter, shape: tuple[int, int]) -> Evaluation:
+    """What a program packed, counted; `shape` is that of Z, which is empty for an exact GP."""
+    numbers = np.asarray(out)
+    n = (len(numbers) - 3 - shape[0] * shape[1]) // 3
+    value, prior, jacobian = numbers[:3].tolist()
+    counter.add(math.isfinite(value))
+    d_phi, d_prior, d_jacobian = numbers[3 : 3 + 3 * n].reshape(3, n)
+    return Evaluation(value, prior, jacobian, d_phi, d_prior, d_jacobian, numbers[3 + 3 * n :].reshape(shape))
