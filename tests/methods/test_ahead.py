@@ -11,23 +11,38 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 2)
 
 
-def test_tasks_are_done_in_order_in_a_thread_of_their_own(two_cores):
-    done = []
-    thread = ahead(lambda: done.append((1, threading.current_thread())), lambda: done.append((2, None)))
-    thread.join()
-    assert [n for n, _ in done] == [1, 2]
-    assert done[0][1] is thread
-    assert thread is not threading.current_thread()
+def test_tasks_are_done_in_order_beside_the_scope_and_are_over_with_it(two_cores):
+    done, meanwhile = [], threading.Event()
+
+    def first():
+        assert meanwhile.wait(10.0)
+        done.append(threading.current_thread())
+
+    with ahead(first, lambda: done.append(2)):
+        assert done == []
+        meanwhile.set()
+    assert done[1:] == [2]
+    assert done[0] is not threading.current_thread()
+    assert not done[0].is_alive()
 
 
 def test_a_task_that_fails_stops_no_other(two_cores):
     done = []
-    ahead(lambda: 1 / 0, lambda: done.append(1)).join()
+    with ahead(lambda: 1 / 0, lambda: done.append(1)):
+        pass
+    assert done == [1]
+
+
+def test_an_error_of_the_scope_is_the_callers(two_cores):
+    done = []
+    with pytest.raises(KeyError), ahead(lambda: done.append(1)):
+        raise KeyError
     assert done == [1]
 
 
 def test_nothing_is_done_ahead_on_one_core(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 1)
     done = []
-    assert ahead(lambda: done.append(1)) is None
+    with ahead(lambda: done.append(1)):
+        pass
     assert done == []

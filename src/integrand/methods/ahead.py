@@ -2,19 +2,22 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from integrand.infer.threads import available_cores
 
 
-def ahead(*tasks: Callable[[], object]) -> threading.Thread | None:
-    """Do tasks one after the other in a thread of their own; None on a single core, where nothing is gained.
+@contextlib.contextmanager
+def ahead(*tasks: Callable[[], object]) -> Iterator[None]:
+    """Do tasks one after the other, in a thread that ends with this scope; on a single core nothing is done.
 
-    A task makes something that is made anyway where it is needed (a compiled program, an imported package), so nobody
-    waits for it here, and one that fails will fail there, in the caller's thread.
+    A task makes something that is made anyway where it is needed (a compiled program, an imported package): one that
+    fails will fail there, in the caller's thread. What the scope itself needs should be imported before it: of a circle
+    of imports that two threads are in, each sees half.
     """
-    if available_cores() == 1:
-        return None
+    if not tasks or available_cores() == 1:
+        yield
+        return
 
     def work() -> None:
         for task in tasks:
@@ -23,4 +26,7 @@ def ahead(*tasks: Callable[[], object]) -> threading.Thread | None:
 
     thread = threading.Thread(target=work, name="integrand-ahead")
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        thread.join()

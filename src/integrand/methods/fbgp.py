@@ -39,7 +39,7 @@ def joint_density(target: CollapsedTarget, n_theta: int, shape: tuple[int, int])
 
 def _fit(problem: Problem, target: CollapsedTarget, sampling: Sampling) -> Posterior:
     settings, n = problem.settings, problem.model.n_theta
-    start = sampling.warm_start(lambda: warm_start(problem, target, to_mode=False))
+    start = sampling.warm_start(lambda: warm_start(problem, target, to_mode=False), *sampling.loading())
     joint = joint_density(target, n, start.Z.shape)
     sampling.enter("metric")
     whitening = metric(joint, (_with(start.phi, start.Z),), steps=settings.warm_steps)

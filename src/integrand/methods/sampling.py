@@ -57,18 +57,22 @@ class Sampling:
     def warm_start(self, climb: Callable[[], WarmStart], *later: Callable[[], object]) -> WarmStart:
         """Where to begin: from the run directory, or climbed to and kept there.
 
-        Meanwhile the sampler is loaded and done what is needed `later`, such as compiling.
+        Meanwhile is done what is needed `later`, such as loading the sampler.
         """
         self.enter("warm start")
-        ahead(*later, *([load_engine] if self.settings.sampler in _BY_NUTS else []))
         start = self.saved.warm_start()
         if start is None:
-            start = climb()
+            with ahead(*later):
+                start = climb()
             self.saved.save_warm_start(start)
         if start.candidate:
             self.notes.append(f"Z started from {start.candidate}.")
         self.note_bound("warm start", 0, start.bound)
         return start
+
+    def loading(self) -> list[Callable[[], object]]:
+        """For `later`: the import of nutpie, where NUTS draws."""
+        return [load_engine] if self.settings.sampler in _BY_NUTS else []
 
     def run(
         self,

@@ -105,7 +105,7 @@ class _Fit:
         """What can be made while Z climbs: the program behind the conditional, where no other process takes part."""
         if self.grown is not None or not self.problem.data.local:
             return []
-        return [lambda: self.target.prepare_factored(self.problem.n_inducing)]
+        return [lambda: self.target.prepare_factored(self.problem.n_inducing), *self.sampling.loading()]
 
     def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
