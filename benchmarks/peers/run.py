@@ -48,7 +48,9 @@ def parsed(arguments=None):
     data_dir = os.environ.get("INTEGRAND_DATA") or (str(beside) if beside.is_dir() else None)
     parser.add_argument("--data-dir", default=data_dir, help="with the data sets (INTEGRAND_DATA)")
     parser.add_argument(
-        "--out", default="", help="for the tables (docs/benchmarks; of other profiles than full below it)"
+        "--out",
+        default="",
+        help="for the page, and raw/ with the results (docs/benchmarks, or below it)",
     )
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--install", action="store_true")

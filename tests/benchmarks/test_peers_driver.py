@@ -128,7 +128,7 @@ def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "problem_file", lambda *_: problem)
     job = next(j for j in plan.jobs(plan.SMOKE, ["ml2"]) if j.contestant == "gpflow")
     arguments = SimpleNamespace(work=str(tmp_path), data_dir=None, venvs=str(tmp_path / "none"))
-    run.run_one(job, arguments, tmp_path)
+    run.run_one(job, arguments, tmp_path, tmp_path)
     row = json.loads(run.result_path(tmp_path, job).read_text())
     assert (row["status"], row["reason"]) == ("failed", "its environment is missing")
     assert row["job"]["key"] == job.key
@@ -142,10 +142,10 @@ def test_a_bound_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):
     found = {"status": "done", "reason": "", "result": {"bound": float("nan"), "trajectory": []}}
     monkeypatch.setattr(run, "run_job", lambda *_: (dict(found), problem, tmp_path / "none.npz"))
     job = next(j for j in plan.jobs(plan.SMOKE, ["ml2"]))
-    row = run.run_one(job, arguments, tmp_path)
+    row = run.run_one(job, arguments, tmp_path, tmp_path)
     assert (row["status"], row["reason"]) == ("failed", "its results could not be judged: the bound is nan")
     found["result"]["bound"] = 1.0
-    assert run.run_one(job, arguments, tmp_path)["status"] == "done"
+    assert run.run_one(job, arguments, tmp_path, tmp_path)["status"] == "done"
 
 
 def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def runtime_table(results: Results) -> list[Table]:
     header = ["data", "method", "whole fit, s", "over SGPR", "over SGPR + HMC", "500 draws, s", "over SGPR + HMC"]
     header += ["paper, s", "over SGPR", "over SGPR + HMC"]
     title = (
-        "Seconds of one fit in a fresh process, alone on the machine (+: ended by its cap; 500 draws are of four "
+        "Seconds of one fit in a fresh process, alone on its cores (+: ended by its cap; 500 draws are of four "
         "chains together, with their tuning)"
     )
     return [Table("runtime", title, header, rows)] if rows else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import minimize
 
 Vector = Float[np.ndarray, " n"]
 ValueAndGradient = Callable[[Vector], tuple[float, Vector]]
@@ -89,8 +90,6 @@ def maximise_lbfgs(
 
 def _lbfgs(objective: _Objective, max_steps: int, tolerance: float, memory: int) -> tuple[int, bool, str]:
     """Steps taken, whether they led to the end, and SciPy's message."""
-    from scipy.optimize import minimize
-
     steps, converged, message = 0, False, "no step was possible"
     for _ in range(6):  # a line search that a failure broke off starts again from the best point, without memory
         before = objective.best

@@ -102,8 +102,8 @@ class _Fit:
         return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
 
     def later(self) -> list[Callable[[], object]]:
-        """What can be made while Z climbs: the program behind the conditional, where no other process takes part."""
-        if self.grown is not None or not self.problem.data.local:
+        """What can be made while Z climbs: the program behind the conditional, where the climb leaves a core idle."""
+        if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
             return []
         return [lambda: self.target.prepare_factored(self.problem.n_inducing), *self.sampling.loading()]
 
