@@ -48,8 +48,8 @@ def minibatch_draws(
 
     def sample(starts: np.ndarray, now: Whitening, **common: Any) -> SampledRun:
         rows = target.rows(None if draw_Z else start.Z, surrogate)
-        # Half of the default where Z moves too: the density is further from the Gaussian of the whitening.
-        first = min(0.1, 0.15 * (batch_size(problem) / rows.n_rows) ** 0.5) if draw_Z else None
+        # A quarter of the default where Z moves too: the density is further from the Gaussian of the whitening.
+        first = min(0.05, 0.075 * (batch_size(problem) / rows.n_rows) ** 0.5) if draw_Z else None
         return sample_at_a_safe_step(
             rows, starts, now, batch_size(problem), lost, sampling.findings, step_size=first, **common
         )
