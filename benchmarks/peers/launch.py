@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from neighbours import Neighbours
 
 MEMORY_CAP_MB = 12_000.0
 _POLL_SECONDS = 0.25
+# Set by the driver when it comes to its end before its children: those that other threads watch end too.
+ENDING = threading.Event()
 
 Row = dict[str, Any]
 
@@ -108,6 +111,8 @@ def _watched(child: subprocess.Popen, deadline: float, memory_cap_mb: float) -> 
     while True:
         if child.poll() is not None:  # its own peak is for it to say: what the kernel counts begins with the driver's
             return child.returncode, peak, ended
+        if ENDING.is_set():
+            raise KeyboardInterrupt
         peak = max(peak, _tree_mb(child.pid))
         if not ended and (time.time() > deadline or peak > memory_cap_mb):
             ended = "memory" if peak > memory_cap_mb else "time"

@@ -19,12 +19,16 @@ from profiles import (
     Profile,
 )
 
-__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "Job", "jobs", "warm_jobs"]
+__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "UNTIMED", "Job", "jobs", "warm_jobs"]
 
 # Where bounds and posteriors are compared all peers have this jitter on k(Z, Z): the default of most of them.
 COMMON_JITTER = 1e-6
 # Of the preset `paper`: Gamma(shape, rate) of lengthscales, half-Cauchy(scale) of the standard deviations.
 PRIORS = {"lengthscale": (2.0, 1.0), "scale": (1.0,), "noise": (1.0,)}
+
+
+# What is read of these are predictions, not seconds: they run side by side, each on one core.
+UNTIMED = ("accuracy",)
 
 
 @dataclass(frozen=True)
@@ -177,10 +181,11 @@ def _accuracy(profile: Profile) -> Iterator[Job]:
                     continue
                 problem = f"{dataset}-{split}"
                 if name in ML2:
-                    yield _optimisation(profile, "accuracy", problem, name, 0, None)
+                    job = _optimisation(profile, "accuracy", problem, name, 0, None)
                 else:
                     fewer = profile.to_predict.get(name, {})
-                    yield _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap, **fewer)
+                    job = _sampling(profile, "accuracy", problem, name, 0, None, profile.accuracy_cap, **fewer)
+                yield replace(job, cores=1, threads=1)
 
 
 _BUILDERS = {

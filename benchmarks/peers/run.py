@@ -26,6 +26,7 @@ from launch import environment, run_child  # noqa: E402
 from machine import machine, revision  # noqa: E402
 from plan import MEASURES, PROFILES, Job, jobs, warm_jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
+from side_by_side import side_by_side, stretches  # noqa: E402
 
 QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own: more and a run begins with a warning
 
@@ -118,6 +119,26 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
     return row
 
 
+def run_all(waiting: list[Job], arguments, work: Path, results: Path) -> None:
+    """One job after the other where seconds are measured, else one on each core."""
+    places = {job.key: k + 1 for k, job in enumerate(waiting)}
+
+    def carry_out(job: Job) -> None:
+        began = time.time()
+        row = run_one(job, arguments, work, results)
+        outcome = f"{row['status']} {row['reason']}".strip()
+        print(f"{places[job.key]}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
+
+    for timed, stretch in stretches(waiting):
+        if timed:
+            for job in stretch:
+                carry_out(job)
+        else:
+            for job in stretch:  # made before, not by two at once
+                problem_file(job.problem, Path(arguments.work) / "problems", arguments.data_dir)
+            side_by_side(stretch, carry_out)
+
+
 def warm_up(waiting: list[Job], arguments, work: Path) -> None:
     """A small job in each environment that is about to be used, thrown away: the first to run has no handicap."""
     for job in warm_jobs(waiting):
@@ -162,11 +183,7 @@ def main() -> None:
         results.mkdir(parents=True, exist_ok=True)
         (out / "machine.json").write_text(json.dumps(machine()))
         warm_up(waiting, arguments, work)
-        for k, job in enumerate(waiting):
-            began = time.time()
-            row = run_one(job, arguments, work, results)
-            outcome = f"{row['status']} {row['reason']}".strip()
-            print(f"{k + 1}/{len(waiting)} {job.key}: {outcome}, {time.time() - began:.1f} s", flush=True)
+        run_all(waiting, arguments, work, results)
     from collect import collect
 
     collect(results, out, arguments.profile)
