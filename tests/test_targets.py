@@ -192,13 +192,15 @@ def test_other_data_of_the_same_shape_trace_nothing(case):
 
 def test_what_is_prepared_need_not_be_traced_or_counted(case):
     target = CollapsedTarget(MODEL, case.data, Jitter(3e-7))  # a program that no other test has
-    before = targets.traces["factored"]
-    target.prepare_factored(len(case.Z))
-    assert targets.traces["factored"] == before + 1
-    assert (target.counter.values, target.counter.failures) == (0, 0)
+    before = dict(targets.traces)
+    target.prepare(len(case.Z))
+    prepared = before | {k: before[k] + 1 for k in ("collapsed", "factored")}
+    assert targets.traces == prepared
+    assert (target.counter.gradients, target.counter.values, target.counter.failures) == (0, 0, 0)
+    assert np.isfinite(target.evaluate(MODEL.start(), case.Z).log_likelihood)
     assert np.isfinite(target.factored(MODEL.start(), case.Z).log_likelihood)
-    assert targets.traces["factored"] == before + 1
-    assert target.counter.values == 1
+    assert targets.traces == prepared
+    assert (target.counter.gradients, target.counter.values) == (1, 1)
 
 
 # --- the paper's gradient identity: ∂ log C_Z / ∂Z is the average of ∂L/∂Z over q*(θ)

@@ -18,7 +18,7 @@ from integrand.methods.checkpoint import WarmStart
 from integrand.methods.optimised import climb, warm_start
 from integrand.methods.problem import Problem
 from integrand.precision import float64_scope
-from integrand.targets import CollapsedTarget, JointTarget
+from integrand.targets import CollapsedTarget, JointTarget, gp_at
 from integrand.targets.joint import Surrogate
 
 # Laplace's method climbs with fixed sites, and makes them anew so many times.
@@ -72,8 +72,8 @@ def laplace_candidate(
     if problem.Z is not None:
         return problem.Z, "given"
     with float64_scope():
-        gp = problem.model.gp(problem.model.theta(jnp.asarray(phi)))
-        found = candidates(problem.rng(0), np.asarray(problem.data.arrays()[0]), problem.n_inducing, gp)
+        rows = np.asarray(problem.data.arrays()[0])
+        found = candidates(problem.rng(0), rows, problem.n_inducing, gp_at(problem.model, phi))
 
     evidence, errors = {}, []
     for name, Z in found.items():

@@ -5,7 +5,6 @@ import operator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -19,7 +18,7 @@ from integrand.model import Model
 from integrand.posterior.storage import RunDirectory
 from integrand.precision import float64_scope
 from integrand.progress import Clock, Progress, Silent
-from integrand.targets import CollapsedTarget, Counter
+from integrand.targets import CollapsedTarget, Counter, gp_at
 
 # Samplers of a density that JAX traces (`infer/transitions.py`), and all of them.
 TRACED = ("hmc", "mala", "metropolis", "slice")
@@ -163,8 +162,7 @@ def starting_inducing(
     rng, m = problem.rng(purpose), problem.n_inducing
     with float64_scope():
         X = problem.some_inputs()
-        gp = problem.model.gp(problem.model.theta(jnp.asarray(phi)))
-        found = candidates(rng, X, m, gp)
+        found = candidates(rng, X, m, gp_at(problem.model, phi))
     bounds = {name: target.evaluate(phi, Z).log_likelihood for name, Z in found.items()}
     best = max(bounds, key=lambda name: bounds[name])
     return found[best], best

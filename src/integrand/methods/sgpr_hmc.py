@@ -102,10 +102,10 @@ class _Fit:
         return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
 
     def later(self) -> list[Callable[[], object]]:
-        """What can be made while Z climbs: the program behind the conditional, where the climb leaves a core idle."""
+        """What can be made while the first Z is selected and climbs: programs, where that leaves a core idle."""
         if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
             return []
-        return [lambda: self.target.prepare_factored(self.problem.n_inducing), *self.sampling.loading()]
+        return [lambda: self.target.prepare(self.problem.n_inducing), *self.sampling.loading()]
 
     def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""

@@ -122,12 +122,13 @@ class CollapsedTarget:
 
         return self.data.call("factored", phi, Z, run)
 
-    def prepare_factored(self, n_inducing: int) -> None:
-        """Compile what `factored` runs, for so many inducing inputs."""
+    def prepare(self, n_inducing: int) -> None:
+        """Compile what `evaluate` and then what `factored` runs, for so many inducing inputs."""
         phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
-        with float64_scope():
-            program = compiled(_factored, ("model", "jitter"), self.threads(n_inducing))
-            timed(program, phi, Z, self.data, model=self.model, jitter=self.jitter)
+        for function in (_collapsed, _factored):
+            with float64_scope():
+                program = compiled(function, ("model", "jitter"), self.threads(n_inducing))
+                timed(program, phi, Z, self.data, model=self.model, jitter=self.jitter)
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""

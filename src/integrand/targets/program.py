@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from integrand.gp import GP
 from integrand.infer.threads import compiler_options
 from integrand.model import Model
 
@@ -79,6 +80,15 @@ def prior_terms(model: Model, phi: Any):
 def compiled(function: Callable, static: tuple[str, ...], threads: int) -> Callable:
     """`function`, jitted once for this number of threads (1, or 0 for all)."""
     return jax.jit(function, static_argnames=static, compiler_options=compiler_options(threads))
+
+
+def _gp(phi: Any, model: Model) -> GP:
+    return model.gp(model.theta(phi))
+
+
+def gp_at(model: Model, phi: Any) -> GP:
+    """The GP at φ by one program: op by op, each transform of a prior would be compiled by itself."""
+    return compiled(_gp, ("model",), 1)(phi, model=model)
 
 
 class Counter:
