@@ -38,8 +38,8 @@ def runtime_table(results: Results) -> list[Table]:
     header += ["paper, s", "over SGPR", "over SGPR + HMC"]
     title = (
         "Seconds of one fit in a fresh process, alone on its cores, import aside and compiling included (+: ended by "
-        f"its cap; 500 draws are of four chains together, with their tuning, where a fit has {_LEAST_DRAWS} or more; the "
-        "paper's seconds are of training)"
+        f"its cap; 500 draws are of four chains together, with their tuning, where a fit has {_LEAST_DRAWS} or more; "
+        "the paper's seconds are of training)"
     )
     return [Table("runtime", title, header, rows)] if rows else []
 
