@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -98,3 +99,16 @@ def test_a_live_claim_is_kept_fresh(tmp_path, monkeypatch):
         while path.stat().st_mtime < 2.0 and time.time() < deadline:
             time.sleep(0.01)
         assert path.stat().st_mtime > 2.0
+
+
+def test_a_fit_without_a_draw_is_done_until_it_may_have_more_minutes(tmp_path):
+    store, capped = Store(tmp_path), replace(ARM, settings={"max_minutes": 2.0})
+    task = replace(TASK, arm=capped)
+    store.keep(task, {"verdict": {"codes": ["no-draws"]}, "made": {"settings": {"max_minutes": 2.0}}})
+    assert store.done(task)
+    more = replace(task, arm=replace(capped, settings={"max_minutes": 3.0}))
+    assert more.path == task.path
+    assert not store.done(more)
+    store.keep(more, {"verdict": {"codes": ["budget"]}, "made": {"settings": {"max_minutes": 3.0}}})
+    assert store.done(more)
+    assert store.done(task)

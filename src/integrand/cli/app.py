@@ -260,6 +260,7 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets; default: INTEGRAND_DATA")] = None,
     out: Annotated[Path, typer.Option("--out", help="directory of the results")] = Path("reproduce"),
     jobs: Annotated[int, typer.Option(help="processes that share the work")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="most of a fit, in place of what the suite says")] = None,
     do_collect: Annotated[bool, typer.Option("--collect", help="make tables and figures of all results")] = False,
     docs: Annotated[Path | None, typer.Option(help="where --collect writes; default: `pages` within --out")] = None,
     as_json: AsJson = False,
@@ -271,7 +272,7 @@ def reproduce(
         work.collect_results(out, docs or out / "pages")
     elif suite is None:
         work.list_suites(as_json)
-    elif work.run(suite, datasets, methods, splits, protocol, data_dir, out, jobs):
+    elif work.run(suite, datasets, methods, splits, protocol, data_dir, out, jobs, minutes):
         raise typer.Exit(1)
 
 

@@ -1,5 +1,6 @@
 """`integrand reproduce`: the paper's tables, run and collected."""
 
+import math
 from pathlib import Path
 
 from integrand.cli.output import emit
@@ -28,6 +29,7 @@ def run(
     data_dir: Path | None,
     out: Path,
     jobs: int,
+    minutes: float | None = None,
 ) -> int:
     """Run a suite; the number of tasks that have no result."""
     if suite not in SUITES:
@@ -36,6 +38,8 @@ def run(
         raise InputError(f"there is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}")
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1, not {jobs}")
+    if minutes is not None and (protocol == "paper" or not 0.0 < minutes < math.inf):
+        raise InputError(f"--minutes must be positive, and the paper's protocol has none: {minutes} cannot be used")
     chosen_suite = SUITES[suite]
     arms = arm_names(chosen_suite, protocol)
     wanted = tuple(named_arm(chosen_suite, name.strip()) for name in methods.split(",") if name.strip())
@@ -50,6 +54,7 @@ def run(
         chosen_suite.splits if splits is None else split_numbers(splits),
         str(out),
         None if data_dir is None else str(data_dir),
+        minutes,
     )
     missing = run_plan(plan, jobs)
     if missing:

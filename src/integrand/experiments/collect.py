@@ -11,6 +11,9 @@ from integrand.experiments.table import Table
 from integrand.experiments.tables import TABLES
 from integrand.files import atomic_write
 
+# Methods that optimise a bound which knows no prior.
+_WITHOUT_PRIORS = ("ml2", "svgp")
+
 
 def collect(store: Store, docs: Path) -> list[Path]:
     """Write a page for each suite and protocol with any result, its tables as CSV and its figure; what was written."""
@@ -57,9 +60,13 @@ def _made(suite: Suite, results: Results) -> str:
     protocol = "" if results.protocol == "default" else f" --protocol {results.protocol}"
     caps = sorted({text for arm in results.arms for text in _caps(results, arm.name)})
     capped = f" Most minutes of a fit: {', '.join(caps)}." if caps else ""
+    drawn = {arm.name: arm.priors for arm in results.arms if arm.method not in _WITHOUT_PRIORS}
+    kinds = sorted(set(drawn.values()))
+    of_each = [f"`{kind}` ({', '.join(name for name, p in drawn.items() if p == kind)})" for kind in kinds]
+    priors = f" Priors of θ: {'; '.join(of_each) if len(kinds) > 1 else f'`{kinds[0]}`'}." if kinds else ""
     return (
         f"Made by `integrand reproduce {suite.name}{protocol}` and `integrand reproduce --collect`; version "
-        f"{', '.join(versions)} (commits: {', '.join(commits)}), {when}, {len(made)} fits.{capped}"
+        f"{', '.join(versions)} (commits: {', '.join(commits)}), {when}, {len(made)} fits.{priors}{capped}"
     )
 
 

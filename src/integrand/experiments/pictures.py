@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from integrand.experiments.one_dimension import truth
 from integrand.experiments.paper_numbers import printed
-from integrand.experiments.results import ALL_SPLITS, Results
+from integrand.experiments.results import ALL_SPLITS, Mean, Results
 from integrand.report.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION, panels, styled
 
 COLOURS = {
@@ -24,20 +24,25 @@ _MORE = (BLUE, GREEN, PURPLE, VERMILION, SKY)
 
 
 @styled
-def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd")) -> Figure:
-    """Mean and standard error of each method on each data set; hollow: fewer than ten splits; crosses: the paper's."""
-    axes = panels(len(metrics) * len(results.datasets), None, (2.1, 2.0), len(results.datasets))
+def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"), reference: str = "") -> Figure:
+    """Mean and standard error of each method on each data set; crosses: the paper's.
+
+    Hollow is what has fewer splits than the reference: the mean of that, and the difference on the splits of both.
+    """
+    several = [d for d in results.datasets if sum(bool(results.of(d, arm.name)) for arm in results.arms) > 1]
+    datasets = several or results.datasets  # one method alone is compared with nothing
+    axes = panels(len(metrics) * len(datasets), None, (2.1, 2.0), len(datasets))
     titles = {"joint_nlpd": "NLPD as in the paper", "nlpd": "NLPD of the mixture", "rmse": "RMSE"}
     for i, metric in enumerate(metrics):
-        for j, dataset in enumerate(results.datasets):
-            ax = axes[i * len(results.datasets) + j]
+        for j, dataset in enumerate(datasets):
+            ax = axes[i * len(datasets) + j]
             for k, arm in enumerate(results.arms):
-                found = results.mean(dataset, arm.name, metric)
+                found = _like_all(results, dataset, arm.name, metric, reference)
                 if found is not None:
                     colour = COLOURS.get(arm.name, _MORE[k % len(_MORE)])
                     inside = colour if found.n >= ALL_SPLITS else "white"
                     ax.errorbar(k, found.value, found.error, fmt="o", ms=4, color=colour, mfc=inside, capsize=2)
-                theirs = printed("uci", dataset, arm.paper, metric)
+                theirs = printed(results.paper_table, dataset, arm.paper, metric)
                 if theirs is not None:
                     ax.errorbar(k + 0.25, theirs.value, theirs.error or 0.0, fmt="x", ms=4, lw=0.7, color=GREY)
             labels = [a.name.replace("SGPR + HMC, ", "") if i == len(metrics) - 1 else "" for a in results.arms]
@@ -48,8 +53,19 @@ def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"
             if j == 0:
                 ax.set_ylabel(titles[metric])
     figure = axes[0].get_figure()
-    figure.supxlabel("means and standard errors; hollow: fewer than ten splits; crosses: the paper's", fontsize=7)
+    hollow = f"the mean of {reference} and the difference to it on the same splits" if reference else "fewer splits"
+    text = f"means and standard errors; hollow, where splits are fewer than ten: {hollow}; crosses: the paper's"
+    figure.supxlabel(text, fontsize=7)
     return figure
+
+
+def _like_all(results: Results, dataset: str, arm: str, metric: str, reference: str) -> Mean | None:
+    """The mean over splits; of an arm with fewer than the reference, the reference's and the paired difference."""
+    found, all_of = results.mean(dataset, arm, metric), results.mean(dataset, reference, metric)
+    if found is None or all_of is None or found.n >= all_of.n:
+        return found
+    paired = results.paired(dataset, arm, reference, metric)
+    return None if paired is None else Mean(all_of.value + paired.value, paired.error, found.n)
 
 
 @styled
@@ -68,9 +84,11 @@ def ridge(results: Results) -> Figure:
     bar.set_ticks(list(levels[:-1]), labels=[f"-{top - level:g}" for level in levels[:-1]])
     draws = np.array(result["sampled"])
     ax.plot(draws[:, 0], draws[:, 1], ".", ms=2.5, color=INK, alpha=0.4, label="draws of the posterior")
-    marks = {"Adam": ("o", GREEN, "ML-II, 200 steps of Adam, several starts"), "L-BFGS": ("D", ORANGE, "ML-II, L-BFGS")}
+    marks = {"Adam": ("o", GREEN, "ML-II, 200 steps of Adam"), "L-BFGS": ("D", ORANGE, "ML-II, L-BFGS")}
     for name, (mark, colour, label) in marks.items():
         ends = np.array([optimum["end"] for optimum in result["optima"] if optimum["optimiser"] == name])
+        places = len({tuple(end) for end in np.round(np.log(ends), 2).tolist()})
+        label += f" from {len(ends)} starts: {places} place{'s' if places > 1 else ''}"
         ax.plot(ends[:, 0], ends[:, 1], mark, ms=5, color=colour, mec="white", label=label)
     ax.plot(
         result["truth"]["lengthscale"], result["truth"]["scale"], "P", ms=9, color=VERMILION, mec="white", label="truth"
@@ -96,18 +114,20 @@ def example(results: Results) -> Figure:
     for ax, (name, result) in zip(axes, found.items(), strict=False):
         _fit(ax, result, COLOURS[name])
         scores = result["scores"]
-        ax.set_title(f"{name}: RMSE {scores['rmse']:.3f}, NLPD {scores['nlpd']:.3f}")
+        ax.set(title=f"{name}: RMSE {scores['rmse']:.3f}, NLPD {scores['nlpd']:.3f}", xlabel="x", ylabel="y")
     axes[0].legend(loc="upper right", fontsize=6)
     if both:
         _hyperparameters(axes[len(found) :], found["SGPR + HMC"], found["SGPR"])
-    return axes[0].get_figure()
+    figure = axes[0].get_figure()
+    figure.supxlabel("the first draw of the data; RMSE and NLPD (of the mixture) are those of this draw", fontsize=7)
+    return figure
 
 
 def _hyperparameters(axes, hmc: dict, point: dict) -> None:
     """Functions of the mixture, and two hyperposteriors with the point that SGPR picks."""
     axes[0].plot(hmc["X"], hmc["y"], ".", ms=1.5, color=PALE)
     axes[0].plot(hmc["grid"], np.array(hmc["functions"]).T, lw=0.7, color=BLUE, alpha=0.6)
-    axes[0].set(title="functions drawn from the mixture", ylim=(-4, 4))
+    axes[0].set(title="functions drawn from the mixture", ylim=(-4, 4), xlabel="x", ylabel="y")
     for ax, name in zip(axes[1:], ("lengthscale", "noise"), strict=True):
         ax.hist(hmc[name], bins=40, density=True, color=SKY, label="draws")
         value = point["hyperparameters"][_label(point, name)]["value"]
@@ -163,9 +183,9 @@ def against_m(results: Results) -> Figure:
 FIGURES: dict[str, Callable[[Results], Figure]] = {
     "ridge": ridge,
     "synthetic-1d": example,
-    "uci": nlpd_bars,
+    "uci": lambda results: nlpd_bars(results, reference="SGPR + HMC"),
     "ablation": nlpd_bars,
-    "more-inducing": nlpd_bars,
-    "priors": lambda results: nlpd_bars(results, ("rmse", "nlpd")),
+    "more-inducing": lambda results: nlpd_bars(results, reference="SGPR + HMC"),
+    "priors": lambda results: nlpd_bars(results, ("rmse", "nlpd"), reference="SGPR"),
     "elevators": against_m,
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from integrand.experiments.paper_numbers import Printed
 from integrand.experiments.runner import arm_names, tasks_of
-from integrand.experiments.store import Store
+from integrand.experiments.store import Store, undrawn
 from integrand.experiments.suites import Arm, Suite
 
 ALL_SPLITS = 10  # of the paper
@@ -24,7 +24,8 @@ class Mean(NamedTuple):
 
     def __str__(self) -> str:
         digits = 3 if abs(self.value) >= 0.2 else 4
-        return f"{self.value:.{digits}f}" + (f" ({self.error:.{digits}f})" if self.n > 1 else "")
+        # Two splits that happen to agree would have an error of nothing.
+        return f"{self.value:.{digits}f}" + (f" ({self.error:.{digits}f})" if self.n > 2 else "")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Results:
         """Data sets with any result."""
         return [d for d in self.suite.datasets if any(name == d for name, _ in self.found)]
 
+    @property
+    def paper_table(self) -> str:
+        """The paper's table that these are compared with."""
+        return self.suite.name if self.suite.name in ("ablation", "elevators", "synthetic-1d") else "uci"
+
     def of(self, dataset: str, arm: str) -> dict[int, dict[str, Any]]:
         """Split to result."""
         return self.found.get((dataset, arm), {})
@@ -82,11 +88,6 @@ class Results:
             float(np.std(differences, ddof=1) / math.sqrt(len(differences))),
             len(differences),
         )
-
-
-def undrawn(result: dict[str, Any]) -> bool:
-    """Whether a sampler's time was up before its first draw, so that it gave the one point it began from."""
-    return "no-draws" in (result.get("verdict") or {"codes": ()})["codes"]
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import socket
 import threading
@@ -57,8 +58,15 @@ class Store:
             raise InputError(f"{path} cannot be read as a result: {error}. Delete it to have it made again") from error
 
     def done(self, task: Task) -> bool:
-        """Whether its result is there."""
-        return (self.root / task.path).exists()
+        """Whether its result is there, and not that of a fit without a draw that would have more minutes now."""
+        if not (self.root / task.path).exists():
+            return False
+        try:
+            result = self.result(task) or {}
+        except InputError:  # whoever needs it will say so
+            return True
+        had = result.get("made", {}).get("settings", {}).get("max_minutes", math.inf)
+        return not (undrawn(result) and task.arm.settings.get("max_minutes", math.inf) > had)
 
     def keep(self, task: Task, result: dict[str, Any]) -> None:
         """Write a result, as a whole or not at all."""
@@ -86,6 +94,11 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 if path.read_text() == _mine():  # not of one who took it for abandoned
                     path.unlink()
+
+
+def undrawn(result: dict[str, Any]) -> bool:
+    """Whether a sampler's time was up before its first draw, so that it gave the one point it began from."""
+    return "no-draws" in (result.get("verdict") or {"codes": ()})["codes"]
 
 
 def _mine() -> str:

@@ -90,7 +90,7 @@ SUITES: Mapping[str, Suite] = {
     for suite in (
         Suite(
             "ridge",
-            "the likelihood over two hyperparameters, with optima from several starts and draws on top",
+            "the likelihood over two hyperparameters, with where optimisers end from several starts and draws on top",
             ("ridge",),
             (Arm("ridge", "gpr-hmc", "paper", 0),),
             (0,),
@@ -107,7 +107,7 @@ SUITES: Mapping[str, Suite] = {
         ),
         Suite(
             "uci",
-            "RMSE and NLPD of six methods on five data sets",
+            "RMSE and NLPD of the paper's methods on five data sets, and on Boston as it should be",
             UCI,
             (_EXACT, _ML2, _HMC, _SVGP, _JOINT, _FBGP),
             TEN,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from integrand.experiments.paper_numbers import Printed, nuts_summary, printed
-from integrand.experiments.results import Mean, Results, in_standard_errors, undrawn
+from integrand.experiments.results import Mean, Results, in_standard_errors
+from integrand.experiments.store import undrawn
 from integrand.experiments.suites import Arm
 from integrand.experiments.table import Table
 from integrand.experiments.timings import runtime_table, time_ratios
@@ -35,7 +36,7 @@ def score_tables(results: Results, metrics: Sequence[str] = tuple(METRICS), refe
                 ours = results.mean(dataset, arm.name, metric)
                 if ours is None:
                     continue
-                theirs = printed(_paper_table(results), _paper_row(dataset, arm), arm.paper, metric)
+                theirs = printed(results.paper_table, _paper_row(dataset, arm), arm.paper, metric)
                 z = in_standard_errors(ours, theirs)
                 if theirs is not None and results.suite.kind == "synthetic":  # the paper's is one draw of the data
                     z = in_standard_errors(ours, Printed(theirs.value, ours.error * math.sqrt(ours.n)))
@@ -66,10 +67,6 @@ def _beside(results: Results, dataset: str, arm: str, reference: str, metric: st
     if arm == reference or len(splits) >= len(results.values(dataset, reference, metric)):
         return None
     return results.mean(dataset, reference, metric, splits)
-
-
-def _paper_table(results: Results) -> str:
-    return results.suite.name if results.suite.name in ("ablation", "elevators", "synthetic-1d") else "uci"
 
 
 def _paper_row(dataset: str, arm: Arm) -> str:

@@ -151,9 +151,7 @@ class Sampling:
         if whitening.bend is None and self._may_bend(density, len(whitening.centre)):
             return self._scouted(density, whitening)
         whitening = self.usable(whitening, density)
-        # A metric that draws have told leaves little to tune.
-        tune = self.settings.tune if whitening.bend is None else self.short_tune()
-        return whitening, self.dispersed(density, whitening, [3]), max(tune, self.least_tune)
+        return whitening, self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
 
     def _scouted(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray, int] | Chains:
         """The same from short chains that show the shape of the density; methods that move Z have their rounds."""
