@@ -125,3 +125,19 @@ def test_workers_end_with_a_driver_that_is_terminated():
     for number in numbers:
         with pytest.raises(ProcessLookupError):
             os.kill(number, 0)
+
+
+def test_minutes_given_are_those_of_every_fit_and_no_other_result(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(work, "carry_out", lambda task, data_dir: given.append(task) or {"scores": {}})
+    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0", "--minutes", "2.5").exit_code == 0
+    assert given[0].arm.settings["max_minutes"] == 2.5
+    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0").exit_code == 0
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("more", [["--minutes", "0"], ["--minutes", "3", "--protocol", "paper"]])
+def test_minutes_that_cannot_be_used_are_refused(tmp_path, counted, more):
+    result = run(tmp_path, "synthetic-1d", *more)
+    assert result.exit_code != 0
+    assert not counted

@@ -181,3 +181,31 @@ def test_collect_writes_pages_tables_and_figures(store, tmp_path):
     assert "| yacht | SGPR + HMC |" in page
     assert "SGPR + HMC: 3" in page  # the cap of its fits
     assert (tmp_path / "docs" / "uci.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_show_some_splits_as_if_they_were_all(store):
+    from integrand.experiments.pictures import _like_all
+
+    for task in tasks_of(UCI, "default", ["yacht"], ["FBGP"], [7, 8, 9]):  # the splits with the largest RMSE
+        store.keep(task, made(0.4 + 0.01 * task.split + 0.05, 1.0))
+    results = Results.read(store, UCI, "default")
+    found = _like_all(results, "yacht", "FBGP", "rmse", "SGPR + HMC")
+    assert found is not None
+    assert found.value == pytest.approx(results.mean("yacht", "SGPR + HMC", "rmse").value + 0.05)
+    assert found.n == 3
+    assert _like_all(results, "yacht", "SGPR", "rmse", "SGPR + HMC") == results.mean("yacht", "SGPR", "rmse")
+
+
+def test_seconds_are_compared_between_fits_with_as_many_cores_that_drew(tmp_path):
+    suite, store = SUITES["elevators"], Store(tmp_path)
+    for task in tasks_of(suite, "default", ["elevators"], ["SGPR + HMC, M = 100", "JointHMC, M = 100"], [0]):
+        store.keep(task, made(0.1, -0.9, seconds=4.0 if task.arm.method == "joint-hmc" else 2.0))
+    assert time_ratios(Results.read(store, suite, "default"))[0].rows[0][4] == "2.00"
+    result = made(0.1, -0.9)
+    result["made"]["cores"] = 2
+    store.keep(task, result)
+    assert time_ratios(Results.read(store, suite, "default")) == []
+    result = made(0.1, -0.9)
+    result["verdict"]["codes"] = ["no-draws", "budget"]
+    store.keep(task, result)
+    assert time_ratios(Results.read(store, suite, "default")) == []
