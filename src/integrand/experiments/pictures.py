@@ -53,9 +53,10 @@ def nlpd_bars(results: Results, metrics: tuple[str, ...] = ("joint_nlpd", "nlpd"
             if j == 0:
                 ax.set_ylabel(titles[metric])
     figure = axes[0].get_figure()
-    hollow = f"the mean of {reference} and the difference to it on the same splits" if reference else "fewer splits"
-    text = f"means and standard errors; hollow, where splits are fewer than ten: {hollow}; crosses: the paper's"
-    figure.supxlabel(text, fontsize=7)
+    hollow = "hollow: fewer than ten splits"
+    if reference:
+        hollow += f", the mean of {reference} and the difference to it on the same splits"
+    figure.supxlabel(f"means and standard errors; {hollow}; crosses: the paper's", fontsize=7)
     return figure
 
 
@@ -97,7 +98,7 @@ def ridge(results: Results) -> Figure:
     ax.set_xlim(length[0], length[-1])
     ax.set_ylim(scale[0], scale[-1])
     figure = ax.get_figure()
-    figure.legend(loc="outside lower center", ncols=2)
+    figure.legend(loc="outside lower center", ncols=1)
     return figure
 
 
