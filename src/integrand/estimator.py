@@ -35,7 +35,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
         `poisson`. For classes use `SparseGPClassifier`.
     sampler : str
-        Of the hyperparameters: `default` (the method's), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
+        Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function: a number or a prior.
     chains, target_ess, max_draws, max_minutes, target_accept

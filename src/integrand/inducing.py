@@ -42,8 +42,8 @@ def k_means(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Fl
 @in_float64
 def greedy_variance(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int, gp: GP) -> Float[np.ndarray, "M D"]:
     """`m` rows of X, each the one that the rows before it explain least: pivots of a Cholesky factor of k(X, X)."""
-    rows = jnp.asarray(_thinned(rng, _enough_rows(X, m), m))
-    return np.asarray(rows[_pivots(gp, rows, m)])
+    rows = _thinned(rng, _enough_rows(X, m), m)
+    return rows[np.asarray(_pivots(gp, jnp.asarray(rows), m))]
 
 
 @partial(jax.jit, static_argnames="m")

@@ -27,6 +27,11 @@ class Chains(NamedTuple):
         """Draws in each chain."""
         return self.x.shape[1]
 
+    @property
+    def n_trajectories(self) -> int:
+        """Draws that took a gradient or more, so that they could diverge; at least one."""
+        return max(1, int(np.sum(self.n_steps > 0)))
+
     def first(self, n: int) -> "Chains":
         """The first `n` draws of each chain."""
         return Chains(*(a[:, :n] for a in self))

@@ -1,5 +1,6 @@
 """Did it converge? Numbers, and a verdict in words with stable codes and what to try."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.errors import NotConvergedError
+from integrand.infer import mixing
 from integrand.infer.chains import Chains
 
 R_HAT_LIMIT = 1.01
@@ -37,25 +39,31 @@ class Convergence(NamedTuple):
 
 def convergence(x: Float[np.ndarray, "C n P"]) -> Convergence:
     """R-hat, bulk ESS and tail ESS of draws; a coordinate that never moves has ESS 0 and infinite R-hat."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ArviZ announces a refactoring, and shapes that it finds unusual
-        import arviz
-
-        columns = [np.ascontiguousarray(x[:, :, p]) for p in range(x.shape[2])]
-        r_hat = np.array([float(arviz.rhat(c)) for c in columns])
-        bulk = np.array([float(arviz.ess(c, method="bulk")) for c in columns])
-        tail = np.array([float(arviz.ess(c, method="tail")) for c in columns])
+    chains, n, p = x.shape
+    nothing = np.full(p, np.nan)
+    known = n >= mixing.LEAST_DRAWS and bool(np.all(np.isfinite(x)))
+    r_hat = mixing.r_hat(x) if known and chains > 1 else nothing
+    bulk, tail = (mixing.ess_bulk(x), mixing.ess_tail(x)) if known else (nothing, nothing)
     stuck = np.ptp(x, axis=(0, 1)) == 0.0
     r_hat = np.where(stuck | ~np.isfinite(r_hat), np.inf, r_hat)
     return Convergence(r_hat, np.where(stuck, 0.0, np.nan_to_num(bulk)), np.where(stuck, 0.0, np.nan_to_num(tail)))
 
 
 def e_bfmi(energy: Float[np.ndarray, "C n"]) -> Float[np.ndarray, " C"]:
-    """Energy's Bayesian fraction of missing information of each chain: E(ΔE)² / Var E."""
-    variance = np.var(energy, axis=1)
-    return np.mean(np.diff(energy, axis=1) ** 2, axis=1) / np.where(variance > 0, variance, np.inf)
+    """Energy's Bayesian fraction of missing information of each chain: E(ΔE)² / Var E; NaN where none is known.
+
+    Draws without an energy, which jumped, do not count.
+    """
+    return np.array([_e_bfmi(chain) for chain in energy])
+
+
+def _e_bfmi(energy: Float[np.ndarray, " n"]) -> float:
+    known = np.isfinite(energy)
+    changes = np.diff(energy)[known[1:] & known[:-1]] if len(energy) else energy
+    if len(changes) == 0:
+        return math.nan
+    variance = float(np.var(energy[known]))
+    return float(np.mean(changes**2)) / variance if variance > 0.0 else 0.0
 
 
 class Finding(NamedTuple):
@@ -144,12 +152,12 @@ def verdict(
     found += _convergence_findings(numbers, names, target_ess)
     divergences = int(np.sum(chains.diverging))
     if divergences:
-        share = divergences / chains.diverging.size
+        share = divergences / chains.n_trajectories
         found.append(
             Finding(
                 "divergences",
                 share > DIVERGENCE_LIMIT,
-                f"{divergences} of {chains.diverging.size} draws diverged.",
+                f"{divergences} of {chains.n_trajectories} trajectories diverged.",
                 "Raise target_accept (0.9 or 0.95), or use priors with lighter tails.",
             )
         )

@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from integrand.errors import NumericalError
 from integrand.infer.chains import LogDensity, SampledRun, Watcher
+from integrand.infer.leapfrog import transition
 from integrand.infer.metric import Whitening
 from integrand.infer.side_by_side import run_side_by_side
 from integrand.infer.slots import Slot
@@ -99,7 +100,8 @@ def _slot(
 ) -> tuple[_State, Slot]:
     eta, cheap, slope, log_step, kept = state.eta, state.cheap, state.slope, state.log_step, state.kept
     for _ in range(_TRANSITIONS):
-        eta, cheap, slope, chance = _transition(here, eta, cheap, slope, np.exp(log_step), rng)
+        leaps = int(rng.integers(1, _MOST_LEAPS + 1))
+        eta, cheap, slope, chance = transition(here, eta, cheap, slope, float(np.exp(log_step)), leaps, rng)
         if tuning:
             kept += 1
             log_step += (chance - _TARGET_ACCEPT) / kept**0.6
@@ -122,22 +124,3 @@ def _told(whitening: Whitening, state: _State, value: float, chance: float, step
     step = float(np.exp(state.log_step))
     # Its momenta belong to the cheap density: there is no energy whose mixing could be judged.
     return Slot(whitening.to_x(state.eta), value, np.nan, chance, steps, False, step, failures)
-
-
-def _transition(
-    here: LogDensity, eta: np.ndarray, value: float, slope: np.ndarray, step: float, rng: np.random.Generator
-) -> tuple[np.ndarray, float, np.ndarray, float]:
-    """One HMC transition of the cheap density, and its chance of acceptance."""
-    momentum = rng.standard_normal(len(eta))
-    leaps = int(rng.integers(1, _MOST_LEAPS + 1))
-    x, v, g, p = eta, value, slope, momentum
-    for _ in range(leaps):
-        p = p + 0.5 * step * g
-        x = x + step * p
-        v, g = here(x)
-        if not np.isfinite(v):
-            return eta, value, slope, 0.0
-        p = p + 0.5 * step * g
-    log_ratio = (v - 0.5 * p @ p) - (value - 0.5 * momentum @ momentum)
-    chance = float(np.exp(min(0.0, log_ratio))) if np.isfinite(log_ratio) else 0.0
-    return (x, v, g, chance) if rng.random() < chance else (eta, value, slope, chance)

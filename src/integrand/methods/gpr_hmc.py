@@ -25,8 +25,8 @@ def gpr_hmc(problem: Problem) -> Posterior:
 
 def _fit(problem: Problem, target: ExactTarget, sampling: Sampling) -> Posterior:
     model = problem.model
-    sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced)
-    start = sampling.warm_start(lambda: exact_warm_start(problem, target), *sampling.loading())
+    sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced, value=target.log_density)
+    start = sampling.warm_start(lambda: exact_warm_start(problem, target), *sampling.loading(jumps=True))
     sampling.enter("metric")
     whitening = metric(sampled, (start.phi, model.start()))
     chains = sampling.or_one(sampling.final_draws(sampled, whitening), sampled, start.phi)

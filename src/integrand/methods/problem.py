@@ -46,7 +46,7 @@ class Settings:
     restarts: int = 1
     max_rounds: int = 5
     schedule: str = "default"  # or "paper"
-    sampler: str = "default"  # of θ: the method's own, NUTS for most; or one of SAMPLERS
+    sampler: str = "default"  # of θ: the method's own (jumps for θ alone, NUTS for most); or one of SAMPLERS
     vi_covariance: str = "full"  # or "diagonal": of the Gaussian q(θ) of variational methods
     importance_draws: int = 64  # of f, for each estimate of p(y | θ) in `pseudo-marginal`
     batch_size: int = 200  # rows of a step, for methods that climb on batches

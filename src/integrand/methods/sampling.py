@@ -1,5 +1,6 @@
 """What every sampling method does alike: start chains, watch them, keep them on disk, and judge what they gave."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.ahead import ahead
 from integrand.methods.checkpoint import Checkpoint, WarmStart
 from integrand.methods.density import Density, pulled_in
+from integrand.methods.jumping import jumping_round, jumping_run, tuning_draws
 from integrand.methods.problem import TRACED, Problem, one_draw
 from integrand.methods.watch import FinalWatch
 from integrand.posterior.conditional import Conditional
@@ -70,9 +72,10 @@ class Sampling:
         self.note_bound("warm start", 0, start.bound)
         return start
 
-    def loading(self) -> list[Callable[[], object]]:
-        """For `later`: the import of nutpie, where NUTS draws."""
-        return [load_engine] if self.settings.sampler in _BY_NUTS else []
+    def loading(self, jumps: bool = False) -> list[Callable[[], object]]:
+        """For `later`: the import of nutpie, where NUTS draws (if chains jump, it is rarely needed)."""
+        rarely = jumps and self.settings.sampler == "default"
+        return [load_engine] if self.settings.sampler in _BY_NUTS and not rarely else []
 
     def run(
         self,
@@ -86,7 +89,7 @@ class Sampling:
         max_depth: int | None = None,
     ) -> SampledRun:
         """One run of all chains with the method's own sampler, or that of the settings."""
-        assert whitening.bend is None or self._may_bend(density, len(whitening.centre))
+        assert whitening.bend is None or self.may_bend(density, len(whitening.centre))
         sampler, seed = self.settings.sampler, [self.settings.seed, *purpose]
         common = {"draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
         common |= {"tune": self.tuning(density, tune)}
@@ -107,6 +110,24 @@ class Sampling:
         self.counter.failures += result.failures
         return result
 
+    def run_round(
+        self,
+        density: Density,
+        whitening: Whitening,
+        starts: np.ndarray,
+        tune: int,
+        draws: int,
+        purpose: Sequence[int],
+        max_depth: int | None = None,
+    ) -> SampledRun:
+        """Few draws, of a round or of scouting: by jumps, or by `run` where they are not made or not accepted."""
+        if self.may_jump(density, len(whitening.centre)):
+            watch = self.tell(2 * draws)
+            result = jumping_round(self, density, whitening, starts, draws, purpose, watch)
+            if result is not None:
+                return result
+        return self.run(density, whitening, starts, tune, draws, purpose, self.tell(tune + draws), max_depth)
+
     def final_draws(self, density: Density, whitening: Whitening) -> Chains | None:
         """Chains that go on until every hyperparameter has converged, or time or draws are used up; None before any."""
         self.clock.enter("final")
@@ -119,7 +140,8 @@ class Sampling:
         if isinstance(begun, Chains):
             return begun
         whitening, starts, tune = begun
-        tune = self.tuning(density, tune)
+        jumps = self.may_jump(density, len(whitening.centre))
+        tune = tuning_draws(len(whitening.centre), tune) if jumps else self.tuning(density, tune)
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
         if left <= 0 or (chains is not None and self.reached(chains)):
             return chains
@@ -133,7 +155,12 @@ class Sampling:
             self.over_time,
             self.problem.progress,
         )
-        result = self.run(density, whitening, starts, tune, left, [4, block], watch)
+        run = functools.partial(jumping_run, self) if jumps else self.run
+        try:
+            result = run(density, whitening, starts, tune, left, [4, block], watch)
+        except KeyboardInterrupt:  # between two runs of chains, which return what they have
+            self.interrupted = True
+            return self.saved.draws() or self.scouting
         self.interrupted = result.interrupted
         self.saved.save_draws(block, result.chains)
         if chains is None and result.chains.n_draws == 0:
@@ -148,7 +175,7 @@ class Sampling:
             n = len(whitening.centre)
             tune = max(self.short_tune(), self.least_tune // 2)
             return self.rewhitened(chains.x[:, :, :n], whitening, density), chains.x[:, -1], tune
-        if whitening.bend is None and self._may_bend(density, len(whitening.centre)):
+        if whitening.bend is None and self.may_bend(density, len(whitening.centre)):
             return self._scouted(density, whitening)
         whitening = self.usable(whitening, density)
         return whitening, self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
@@ -158,9 +185,9 @@ class Sampling:
         found = self.saved.scouted()
         if found is None:
             self.enter("scouting")
-            tune, draws = self.settings.tune, max(2, min(self.settings.round_draws, self.settings.max_draws))
             starts = self.dispersed(density, whitening, [3])
-            result = self.run(density, whitening, starts, tune, draws, [5], self.tell(tune + draws))
+            draws = max(2, min(self.settings.round_draws, self.settings.max_draws))
+            result = self.run_round(density, whitening, starts, self.settings.tune, draws, [5])
             self.interrupted = result.interrupted
             if self.interrupted or self.over_time():
                 self.saved.save_draws(0, result.chains)
@@ -182,17 +209,22 @@ class Sampling:
         """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
         return density.own is None and self.settings.sampler in _BY_NUTS
 
-    def _may_bend(self, density: Density, n: int) -> bool:
+    def may_jump(self, density: Density, n: int) -> bool:
+        """Whether final chains jump, which takes values alone; a sampler that was asked for draws all by itself."""
+        return density.value is not None and self.settings.sampler == "default" and self.may_bend(density, n)
+
+    def may_bend(self, density: Density, n: int) -> bool:
+        """Whether coordinates may be bent: where NUTS draws φ and nothing else."""
         return self.bends and self.by_nuts(density) and n == self.n_theta
 
     def usable(self, whitening: Whitening, density: Density) -> Whitening:
         """A whitening, perhaps from disk, as the sampler of this density can use it."""
-        return whitening if self._may_bend(density, len(whitening.centre)) else whitening.straightened()
+        return whitening if self.may_bend(density, len(whitening.centre)) else whitening.straightened()
 
     def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
         """The whitening that draws (chain, draw, coordinate) tell, bent where NUTS draws hyperparameters alone."""
         n = draws.shape[2]
-        return whitening_from_draws(draws.reshape(-1, n), before, self._may_bend(density, n))
+        return whitening_from_draws(draws.reshape(-1, n), before, self.may_bend(density, n))
 
     def tuning(self, density: Density, tune: int) -> int:
         """Tuning steps of the sampler that `run` will use."""
@@ -259,7 +291,8 @@ class Sampling:
             history=tuple(self.history),
             Z_path=Z_path,
             seconds=dict(self.clock.seconds),
-            counts={"gradients": counter.gradients, "failures": counter.failures, "blocks": self.saved.n_blocks}
+            counts={"gradients": counter.gradients, "values": counter.values}
+            | {"failures": counter.failures, "blocks": self.saved.n_blocks}
             | (counts or {}),
             notes=tuple(self.notes),
             evidence=self.evidence,

@@ -2,7 +2,7 @@
 
     Warm-Start (lines 2-4)      `climbed`          climb L(θ, Z) over both
     Train (lines 5-18)          `rounds`
-      draw J samples (14-17)    `draw_round`       NUTS on log p(θ) + L(θ, Z) with Z fixed
+      draw J samples (14-17)    `draw_round`       chains on log p(θ) + L(θ, Z) with Z fixed
       stochastic bound (18)     `move_inducing`    1/J Σ_j L(θ_j, Z), climbed over Z (line 11, equation (15))
       while not converged (9)   `Round.converged`  until the gain, on draws that did not move Z, is within its noise
     Return Z and draws          `Sampling.final_draws`  chains that go on until R-hat and ESS are reached
@@ -36,7 +36,7 @@ from integrand.targets import CollapsedTarget, density, likelihood
 
 # A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
 MOVING_DRAWS, INDUCING_STEPS = 16, 25
-# Of its trajectories, 7 steps: in whitened coordinates that is a turn, and while NUTS tunes it would take many more.
+# Where NUTS draws it, trajectories of 7 steps: whitened, that is a turn, and while NUTS tunes it would take many more.
 ROUND_DEPTH = 3
 
 _APPROXIMATE = Finding(
@@ -93,7 +93,8 @@ class _Fit:
         chains = sampling.or_one(chains, self.of_all_rows(path[-1]), start.mode)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
-        conditional = sparse_conditional(thinned, path[-1], (self.grown or self.target).factored)
+        factored = (self.grown or self.target).factored
+        conditional = sparse_conditional(thinned, path[-1], factored, sampling.parallel)
         method = "sgpr-hmc" if self.move_Z else "sgpr-hmc-fixed-z"
         counts = {"rounds": len(path) - 1}
         if self.grown is not None:
@@ -105,7 +106,7 @@ class _Fit:
         """What can be made while the first Z is selected and climbs: programs, where that leaves a core idle."""
         if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
             return []
-        return [lambda: self.target.prepare(self.problem.n_inducing), *self.sampling.loading()]
+        return [lambda: self.target.prepare(self.problem.n_inducing), *self.sampling.loading(jumps=True)]
 
     def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
@@ -115,7 +116,11 @@ class _Fit:
 
     def of_all_rows(self, Z: np.ndarray) -> Density:
         """The same, without approximation."""
-        return Density(lambda phi: density(self.target.evaluate(phi, Z)), lambda: self.target.traced(Z))
+        return Density(
+            lambda phi: density(self.target.evaluate(phi, Z)),
+            lambda: self.target.traced(Z),
+            value=lambda phi: self.target.log_density(phi, Z),
+        )
 
     def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:
         """Chains until they have converged; None if there was no time for a single draw."""
@@ -201,15 +206,15 @@ class _Fit:
 
     def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
         """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
-        sampling, draws = self.sampling, self.settings.round_draws
+        sampling = self.sampling
         tune = self.settings.tune if k == 0 else sampling.short_tune()
         self.problem.progress.phase(f"round {k + 1}: draw θ")
         density = self.density(Z, whitening)
         starts = sampling.dispersed(density, whitening, [1, k])
-        tell = sampling.tell(tune + draws)
-        result = sampling.run(density, whitening, starts, tune, draws, [2, k], tell, ROUND_DEPTH)
+        draws = self.settings.round_draws
+        result = sampling.run_round(density, whitening, starts, tune, draws, [2, k], ROUND_DEPTH)
         divergences = int(result.chains.diverging.sum())
-        if divergences > 0.01 * result.chains.diverging.size and self.sampling.target_accept < 0.9:
+        if divergences > 0.01 * result.chains.n_trajectories and self.sampling.target_accept < 0.9:
             self.sampling.target_accept = 0.9
             self.sampling.notes.append(
                 f"{divergences} draws of round {k + 1} diverged: target_accept was raised to 0.9."

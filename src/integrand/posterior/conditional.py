@@ -1,6 +1,7 @@
 """f at new inputs given one draw of θ, for a stack of draws: what prediction keeps and what it computes."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -62,10 +63,12 @@ def sparse_conditional(
     phis: Float[np.ndarray, "J P"],
     Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"],
     factored: Callable[[np.ndarray, np.ndarray], Factored],
+    parallel: int = 1,
 ) -> SparseConditional:
-    """Factor the bound at each draw (`CollapsedTarget.factored`) and keep q*(u)."""
+    """Factor the bound at each draw (`CollapsedTarget.factored`), so many side by side, and keep q*(u)."""
     each = Z if Z.ndim == 3 else [Z] * len(phis)
-    found = [factored(phi, z) for phi, z in zip(phis, each, strict=True)]
+    with ThreadPoolExecutor(parallel) as pool:
+        found = list(pool.map(factored, phis, each))
     return SparseConditional(phis, Z, np.array([f.m for f in found]), np.array([f.LB for f in found]))
 
 

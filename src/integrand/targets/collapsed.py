@@ -1,11 +1,13 @@
 """The density that Algorithm 1 samples: log p(θ) + L(θ, Z) over the unconstrained hyperparameters φ."""
 
 import functools
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -51,12 +53,22 @@ class Factored(NamedTuple):
     LB: Float[np.ndarray, "M M"]
 
 
+class _Found(NamedTuple):
+    """What the program behind `factored` gives; arrays stay where it left them."""
+
+    log_likelihood: float
+    log_prior: float
+    m: Any
+    LB: Any
+
+
 def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
     traces["factored"] += 1
 
     def program(phi, Z, data):
         factors = factorise(model.gp(model.theta(phi)), Z, data, jitter)
-        return bound_from_factors(factors, data.n_rows), *inducing_posterior(factors)
+        values = jnp.stack([bound_from_factors(factors, data.n_rows), model.log_prior(phi)])
+        return values, *inducing_posterior(factors)
 
     return data.together(program, phi, Z)
 
@@ -90,13 +102,17 @@ class CollapsedTarget:
 
     def threads(self, n_inducing: int) -> int:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
-        rows = self.data.n_rows / self.data.scale  # those that are really summed over
-        return 1 if self._local and 6.0 * rows * n_inducing**2 < LARGE else 0
+        return 1 if self._local and 6.0 * self._rows * n_inducing**2 < LARGE else 0
 
     @functools.cached_property
     def _local(self) -> bool:
         """Whether all rows are here; asked at every evaluation, and a module takes its time to answer."""
         return self.data.local
+
+    @functools.cached_property
+    def _rows(self) -> float:
+        """Rows that are really summed over."""
+        return self.data.n_rows / self.data.scale
 
     def evaluate(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Evaluation:
         """Everything at one point. Callable from any thread."""
@@ -111,16 +127,19 @@ class CollapsedTarget:
 
     def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
         """L(θ, Z) without gradients, at less than half the price, and q*(u), which costs nothing on top."""
+        found = self._factored(phi, Z)
+        return Factored(found.log_likelihood, np.asarray(found.m), np.asarray(found.LB))
 
-        def run() -> Factored:
+    def _factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> _Found:
+        def run() -> _Found:
             with float64_scope():
                 program = compiled(_factored, ("model", "jitter"), self.threads(len(Z)))
                 out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
-                value = float(out[0])
-                self.counter.add(bool(np.isfinite(value)), gradient=False)
-                return Factored(value, np.asarray(out[1]), np.asarray(out[2]))
+                value, prior = np.asarray(out[0]).tolist()
+                self.counter.add(math.isfinite(value), gradient=False)
+                return _Found(value, prior, out[1], out[2])
 
-        return self.data.call("factored", phi, Z, run)
+        return run() if self._local else self.data.call("factored", phi, Z, run)
 
     def prepare(self, n_inducing: int) -> None:
         """Compile what `evaluate` and then what `factored` runs, for so many inducing inputs."""
@@ -137,7 +156,12 @@ class CollapsedTarget:
 
     def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
         """L(θ, Z) alone."""
-        return self.factored(phi, Z).log_likelihood
+        return self._factored(phi, Z).log_likelihood
+
+    def log_density(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
+        """Bound + log prior + log Jacobian, without a gradient."""
+        found = self._factored(phi, Z)
+        return found.log_likelihood + found.log_prior
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""

@@ -32,6 +32,11 @@ def _exact(phi, X, y, model: Model):
     return packed(value, d_phi, prior_terms(model, phi))
 
 
+def _exact_value(phi, X, y, model: Model):
+    traces["exact value"] += 1
+    return log_marginal_likelihood(model.gp(model.theta(phi)), X, y) + model.log_prior(phi)
+
+
 @functools.cache
 def _parts(model: Model):
     """Log prior and log likelihood as functions of φ that JAX traces; the same for equal models."""
@@ -70,6 +75,14 @@ class ExactTarget:
                 compiled(_exact, ("model",), self.threads), np.asarray(phi, float), *self._arrays, model=self.model
             )
             return evaluation(out, self.counter, (0, self.data.n_columns))
+
+    def log_density(self, phi: Float[np.ndarray, " P"]) -> float:
+        """Log likelihood + log prior + log Jacobian, without a gradient, at a third of the price."""
+        with float64_scope():
+            program = compiled(_exact_value, ("model",), self.threads)
+            value = float(timed(program, np.asarray(phi, float), *self._arrays, model=self.model))
+            self.counter.add(bool(np.isfinite(value)), gradient=False)
+            return value
 
     def traced(self) -> Traced:
         """The same density for samplers that run inside JAX."""

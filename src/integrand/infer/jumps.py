@@ -1,0 +1,249 @@
+"""Jumps to where a fitted density proposes, and drifts along gradients between them: few gradients for a draw.
+
+Where draws have told what a density looks like, there are coordinates η in which most of it is close to a standard
+normal. Then a *jump* takes one value of the log density d and no gradient, and forgets where it came from:
+
+    η' ~ q,  accepted with probability min(1, [d(η') q(η)] / [d(η) q(η')]),    q = (1 - w) N(0, s² I) + w t_ν(0, s² I)
+
+(an independence sampler; Tierney 1994). From a place in the tails that q knows little of, jumps are hardly accepted: a
+*drift*, a transition of HMC with a few leapfrog steps, leads out of it. Both leave the density invariant, however
+poor q is; the long tails of t keep d / q bounded where d has tails that are a little longer than a Gaussian's.
+
+What q, the coordinates and the step size are is learned while tuning, from draws that are thrown away, and then frozen.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import gammaln
+
+from integrand.errors import NumericalError
+from integrand.infer.chains import LogDensity, SampledRun, Watch, Watcher
+from integrand.infer.leapfrog import transition
+from integrand.infer.metric import Whitening, whitening_from_draws
+from integrand.infer.side_by_side import run_side_by_side
+from integrand.infer.slots import Slot
+
+# w, ν and s of q: a little wider than the draws it was fitted to, with a share of long tails.
+_SHARE, _FREEDOM, _WIDTH = 0.1, 5.0, 1.1
+# Jumps of a draw; leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
+_JUMPS, _MOST_LEAPS, _STRAY = 2, 4, 0.2
+# One draw in so many has a drift: few where jumps are mostly accepted.
+_SELDOM, _OFTEN, _MOSTLY = 4, 2, 0.5
+# While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
+_STAGES, _BURN_IN = 2, 0.25
+_FIRST_STEP, _FORGETTING = 0.5, 0.6
+
+Value = Callable[[Float[np.ndarray, " P"]], float]
+
+
+class Tuned(NamedTuple):
+    """What tuning found, and where its chains ended."""
+
+    whitening: Whitening
+    step: float
+    ends: Float[np.ndarray, "C P"]
+    values: Float[np.ndarray, " C"]  # log density at the ends
+    acceptance: float = 0.0  # of jumps, in the last stage
+    latest: SampledRun | None = None  # the run of the last stage
+
+    @property
+    def every(self) -> int:
+        """One draw in so many has a drift."""
+        return _SELDOM if self.acceptance >= _MOSTLY else _OFTEN
+
+
+class _State(NamedTuple):
+    eta: np.ndarray
+    value: float  # log density of η
+    slope: np.ndarray | None  # of it, if it is known
+    log_step: float
+    drifts: int  # so far
+
+
+def tune_jumps(
+    log_density: LogDensity,
+    value: Value,
+    starts: Float[np.ndarray, "C P"],
+    whitening: Whitening,
+    *,
+    draws: int,
+    seed: Sequence[int],
+    bent: bool,
+    target_accept: float = 0.8,
+    parallel: int = 2,
+    watch: Watcher | None = None,
+) -> Tuned | SampledRun:
+    """Fit q and find a step size with `draws` draws a chain; where that was cut short, the run of the last stage.
+
+    Parameters
+    ----------
+    log_density, value
+        Of x, with its gradient and without. Called from several threads.
+    whitening
+        The coordinates to begin with; if `bent`, those fitted to the draws may be bent.
+    watch
+        Sees no draws, only how many slots are done; whatever number it returns ends the run.
+    """
+    told = Tuned(whitening, _FIRST_STEP, starts, np.array([_first_value(log_density, value, x) for x in starts]))
+    count = -(-draws // _STAGES)
+    kept, done = [], 0
+
+    def only_slots(w: Watch) -> int | None:
+        over = None if watch is None else watch(w._replace(chains=w.chains.first(0), done=done + w.done))
+        return None if over is None else w.chains.n_draws
+
+    for stage in range(_STAGES):
+        adapt = functools.partial(_adapted, target_accept)
+        run, steps = _run(log_density, value, told, count, [*seed, stage], parallel, only_slots, adapt, _OFTEN)
+        if run.interrupted or run.chains.n_draws < count:
+            return run if stage == _STAGES - 1 else run._replace(chains=run.chains.first(0))
+        done += count
+        kept.append(run.chains.x[:, int(_BURN_IN * count) if stage == 0 else 0 :])
+        x = np.concatenate(kept, axis=1)
+        told = Tuned(
+            whitening_from_draws(x.reshape(-1, x.shape[2]), told.whitening, bent),
+            float(np.exp(np.mean(np.log(steps)))),
+            run.chains.x[:, -1],
+            run.chains.log_density[:, -1],
+            float(run.chains.acceptance.mean()),
+            run,
+        )
+    return told
+
+
+def sample_jumps(
+    log_density: LogDensity,
+    value: Value,
+    tuned: Tuned,
+    *,
+    draws: int,
+    seed: Sequence[int],
+    parallel: int = 2,
+    watch: Watcher | None = None,
+) -> SampledRun:
+    """Draw from exp(log_density), one chain from each of the ends of tuning."""
+    return _run(log_density, value, tuned, draws, seed, parallel, watch, None, tuned.every)[0]
+
+
+def _run(
+    log_density: LogDensity,
+    value: Value,
+    tuned: Tuned,
+    draws: int,
+    seed: Sequence[int],
+    parallel: int,
+    watch: Watcher | None,
+    adapt: Callable[[_State, float], float] | None,
+    every: int,
+) -> tuple[SampledRun, Float[np.ndarray, " C"]]:
+    """Chains from the ends of `tuned`, and the step size that each ended with."""
+    whitening = tuned.whitening
+    kernel = _Kernel(log_density, value, whitening, adapt, every)
+    etas = whitening.to_eta(tuned.ends)
+    values = tuned.values + whitening.log_jacobian(etas)
+    states = [_State(eta, float(v), None, math.log(tuned.step), 0) for eta, v in zip(etas, values, strict=True)]
+
+    def advance(chain: int, state: _State, first: int, count: int) -> tuple[_State, Slot]:
+        told = []
+        for number in range(first, first + count):  # what a slot draws depends on its number alone
+            state, slot = kernel.slot(state, number, np.random.default_rng([*seed, chain, number]))
+            told.append(slot)
+        return state, Slot(*(np.array(a) for a in zip(*told, strict=True)))
+
+    n = len(whitening.centre)
+    run = run_side_by_side(advance, states, n, tune=0, draws=draws, parallel=parallel, watch=watch)
+    steps = run.chains.step_size[:, -1] if run.chains.n_draws else np.full(len(states), tuned.step)
+    return run, steps
+
+
+def _first_value(log_density: LogDensity, value: Value, start: Float[np.ndarray, " P"]) -> float:
+    """The log density where a chain starts; on the brink of what can be computed one of the two may fail."""
+    for found in (lambda: value(start), lambda: log_density(start)[0]):
+        if np.isfinite(here := found()):
+            return here
+    raise NumericalError("the log density is not finite where a chain should start: try other priors")
+
+
+def _adapted(target: float, state: _State, chance: float) -> float:
+    """The logarithm of the step size after a drift whose chance of acceptance was this (Robbins & Monro 1951)."""
+    return state.log_step + (chance - target) / (state.drifts + 1) ** _FORGETTING
+
+
+class _Kernel:
+    """Jumps and drifts in the coordinates of a whitening."""
+
+    def __init__(self, log_density: LogDensity, value: Value, whitening: Whitening, adapt, every: int):
+        self.whitening, self.adapt, self.every = whitening, adapt, every
+        self._value, self._pulled_back = value, whitening.pulled_back(log_density)
+        self.proposal = Proposal(len(whitening.centre))
+
+    def value(self, eta: np.ndarray) -> float:
+        """Log density of η; -inf where it fails."""
+        value = self._value(self.whitening.to_x(eta)) + float(self.whitening.log_jacobian(eta))
+        return value if np.isfinite(value) else -np.inf
+
+    def here(self, eta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Its gradient too."""
+        value, slope = self._pulled_back(eta)
+        good = np.isfinite(value) and np.all(np.isfinite(slope))
+        return (value, slope) if good else (-np.inf, np.zeros_like(eta))
+
+    def slot(self, state: _State, number: int, rng: np.random.Generator) -> tuple[_State, Slot]:
+        """One draw: some jumps, and every so often a drift."""
+        chances = []
+        for _ in range(_JUMPS):
+            state, chance = self.jump(state, rng)
+            chances.append(chance)
+        steps, diverged = 0, False
+        if number % self.every == self.every - 1:
+            steps = int(rng.integers(1, _MOST_LEAPS + 1))
+            state, diverged = self.drift(state, steps, rng)
+        log_density = state.value - float(self.whitening.log_jacobian(state.eta))
+        # Jumps have no momentum: there is no energy whose mixing could be judged.
+        told = (log_density, np.nan, float(np.mean(chances)), steps, diverged, math.exp(state.log_step), 0)
+        return state, Slot(self.whitening.to_x(state.eta), *told)
+
+    def jump(self, state: _State, rng: np.random.Generator) -> tuple[_State, float]:
+        """A proposal of q, and its chance of acceptance."""
+        eta = self.proposal.draw(rng)
+        value = self.value(eta)
+        # [d(η') q(η)] / [d(η) q(η')] on the log scale.
+        log_ratio = (value - self.proposal.log_density(eta)) - (state.value - self.proposal.log_density(state.eta))
+        chance = math.exp(min(0.0, log_ratio)) if np.isfinite(value) else 0.0
+        if rng.random() < chance:
+            state = state._replace(eta=eta, value=value, slope=None)
+        return state, chance
+
+    def drift(self, state: _State, leaps: int, rng: np.random.Generator) -> tuple[_State, bool]:
+        """A transition of HMC, and whether it went astray."""
+        value, slope = self.here(state.eta) if state.slope is None else (state.value, state.slope)
+        if not np.isfinite(value):  # on the brink of what can be computed: no drift leads there either
+            return state._replace(drifts=state.drifts + 1), True
+        step = math.exp(state.log_step) * rng.uniform(1.0 - _STRAY, 1.0 + _STRAY)
+        eta, value, slope, chance = transition(self.here, state.eta, value, slope, step, leaps, rng)
+        log_step = state.log_step if self.adapt is None else self.adapt(state, chance)
+        return _State(eta, value, slope, log_step, state.drifts + 1), chance == 0.0
+
+
+class Proposal(NamedTuple):
+    """q in so many dimensions."""
+
+    n: int
+
+    def draw(self, rng: np.random.Generator) -> Float[np.ndarray, " P"]:
+        """One draw."""
+        eta = _WIDTH * rng.standard_normal(self.n)
+        return eta / math.sqrt(rng.chisquare(_FREEDOM) / _FREEDOM) if rng.random() < _SHARE else eta
+
+    def log_density(self, eta: Float[np.ndarray, " P"]) -> float:
+        """log q(η), of densities in η / s."""
+        n, nu, square = self.n, _FREEDOM, float(eta @ eta) / _WIDTH**2
+        normal = -0.5 * n * math.log(2.0 * math.pi) - 0.5 * square
+        t = gammaln(0.5 * (nu + n)) - gammaln(0.5 * nu) - 0.5 * n * math.log(nu * math.pi)
+        t -= 0.5 * (nu + n) * math.log1p(square / nu)
+        return float(np.logaddexp(math.log(1.0 - _SHARE) + normal, math.log(_SHARE) + t))

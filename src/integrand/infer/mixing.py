@@ -1,0 +1,81 @@
+"""R-hat and effective sample sizes of many coordinates at once (Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021).
+
+The numbers are those of `arviz.rhat` and `arviz.ess`, which the tests compare with. Chains are looked at many times
+while they run, with the interpreter's lock held that their threads need: here all coordinates go through one transform.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.fft import next_fast_len
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+Draws = Float[np.ndarray, "C n P"]
+Numbers = Float[np.ndarray, " P"]
+
+# Blom's offset of ranks, and the shares of draws whose quantiles the tail ESS is about.
+_BLOM, _TAILS = 0.375, (0.05, 0.95)
+LEAST_DRAWS = 4
+
+
+def r_hat(x: Draws) -> Numbers:
+    """The larger one of rank-normalised split R-hat, of the draws and of their distances from the median."""
+    halves = _halves(x)
+    folded = np.abs(halves - np.median(halves, axis=(0, 1)))
+    return np.maximum(_r_hat(_normal_scores(halves)), _r_hat(_normal_scores(folded)))
+
+
+def ess_bulk(x: Draws) -> Numbers:
+    """Effective sample size of the rank-normalised draws."""
+    return _ess(_normal_scores(_halves(x)))
+
+
+def ess_tail(x: Draws) -> Numbers:
+    """The smaller one of the effective sample sizes of the 5 % and the 95 % quantile."""
+    return np.min([_ess(_halves((x <= q).astype(float))) for q in np.quantile(x, _TAILS, axis=(0, 1))], axis=0)
+
+
+def _halves(x: Draws) -> Float[np.ndarray, "C2 m P"]:
+    """Each chain as two."""
+    half = x.shape[1] // 2
+    return np.concatenate([x[:, :half], x[:, x.shape[1] - half :]])
+
+
+def _normal_scores(x: Draws) -> Draws:
+    ranks = rankdata(x.reshape(-1, x.shape[2]), axis=0)
+    return ndtri((ranks - _BLOM) / (len(ranks) - 2.0 * _BLOM + 1.0)).reshape(x.shape)
+
+
+def _r_hat(z: Draws) -> Numbers:
+    n = z.shape[1]
+    between, within = n * z.mean(axis=1).var(axis=0, ddof=1), z.var(axis=1, ddof=1).mean(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a chain that never moves
+        return np.sqrt((between / within + n - 1.0) / n)
+
+
+def _ess(z: Draws) -> Numbers:
+    """Geyer's initial monotone sequence of the autocorrelations, for each coordinate."""
+    chains, n, _ = z.shape
+    length = next_fast_len(2 * n)
+    spectrum = np.fft.rfft(z - z.mean(axis=1, keepdims=True), length, axis=1)
+    autocovariance = np.fft.irfft(np.abs(spectrum) ** 2, length, axis=1)[:, :n].mean(axis=0) / n  # (lag, P)
+    within = autocovariance[0] * n / (n - 1.0)
+    variance = autocovariance[0] + z.mean(axis=1).var(axis=0, ddof=1)
+    still = np.ptp(z, axis=(0, 1)) < np.finfo(float).resolution
+    rho = 1.0 - (within - autocovariance) / np.where(still, 1.0, variance)
+    rho[0] = 1.0
+    most = chains * n / np.maximum([_time(r) for r in rho.T], 1.0 / np.log10(chains * n))
+    return np.where(still, chains * n, most)
+
+
+def _time(rho: Float[np.ndarray, " n"]) -> float:
+    """The integrated autocorrelation time: sums of pairs of lags as long as they are positive, and never rising."""
+    pairs = [rho[0] + rho[1]]
+    t = 1
+    while t < len(rho) - 3 and pairs[-1] > 0.0:
+        pairs.append(rho[t + 1] + rho[t + 2])
+        t += 2
+    # Of the last pair only the even lag counts, and not where it is what made the sum negative.
+    last = float(rho[t - 1]) if rho[t - 1] > 0.0 or pairs[-1] >= 0.0 else 0.0
+    whole = np.minimum.accumulate(pairs[:-1]) if len(pairs) > 1 else np.zeros(0)
+    return -1.0 + 2.0 * float(whole.sum()) + last

@@ -1,0 +1,134 @@
+"""Chains that jump, and NUTS where that does not pay: rounds, scouting and final draws of φ."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
+from integrand.infer.diagnostics import convergence
+from integrand.infer.jumps import Tuned, sample_jumps, tune_jumps
+from integrand.infer.metric import Whitening
+from integrand.methods.density import Density
+
+if TYPE_CHECKING:
+    from integrand.methods.sampling import Sampling
+
+# Tuning draws of a final chain for each coordinate, and at most: they tell what the proposal of jumps looks like.
+_EACH, _MOST = 10, 200
+# With a smaller share of jumps accepted, NUTS gets more out of the same seconds; in a round the fit is young.
+_LEAST_FINAL, _LEAST_ROUND = 0.25, 0.15
+# After so many draws a chain there must be this much ESS for each: else a tail holds chains, and NUTS goes on.
+_TRIAL, _LEAST_ESS = 400, 0.05
+
+
+def tuning_draws(n: int, tune: int) -> int:
+    """Tuning draws of final chains that jump in n coordinates; `tune` is what NUTS would take."""
+    return max(tune, min(_EACH * n, _MOST))
+
+
+def jumping_round(
+    sampling: "Sampling",
+    density: Density,
+    whitening: Whitening,
+    starts: np.ndarray,
+    draws: int,
+    purpose: Sequence[int],
+    watch: Watcher,
+) -> SampledRun | None:
+    """Draws of a round, from the second half of tuning; None where few jumps were accepted."""
+    found = _tuned(sampling, density, whitening, starts, 2 * draws, [*purpose, 0], watch)
+    if isinstance(found, SampledRun):  # cut short
+        return found
+    return found.latest if found.acceptance >= _LEAST_ROUND else None
+
+
+def jumping_run(
+    sampling: "Sampling",
+    density: Density,
+    whitening: Whitening,
+    starts: np.ndarray,
+    tune: int,
+    draws: int,
+    purpose: Sequence[int],
+    watch: Watcher,
+) -> SampledRun:
+    """Final draws, as `Sampling.run` has them from NUTS alone."""
+    assert density.value is not None
+    tuned = _tuned(sampling, density, whitening, starts, tune, [*purpose, 0], watch)
+    if isinstance(tuned, SampledRun):  # cut short
+        return tuned._replace(chains=tuned.chains.first(0))
+    short = sampling.short_tune()
+    if tuned.acceptance < _LEAST_FINAL:
+        sampling.notes.append(f"{tuned.acceptance:.0%} of the jumps were accepted: NUTS made the final draws.")
+        told = _after(watch, tune, None, short)
+        return sampling.run(density, tuned.whitening, tuned.ends, short, draws, [*purpose, 1], told)
+    trial = _Trial(_after(watch, tune, None, 0), sampling.n_theta)
+    options = {"draws": draws, "seed": [sampling.settings.seed, *purpose, 2], "parallel": sampling.parallel}
+    first = sample_jumps(density.at, density.value, tuned, **options, watch=trial)._replace(tuning_draws=tune)
+    if not trial.failed or first.interrupted or draws <= first.chains.n_draws:
+        return first
+    sampling.notes.append(f"Jumps gave {trial.ess:.2f} effective draws a draw: NUTS went on after {_TRIAL} a chain.")
+    whitening, ends = sampling.rewhitened(first.chains.x, tuned.whitening, density), first.chains.x[:, -1]
+    told = _after(watch, tune, first.chains, short)
+    left = draws - first.chains.n_draws
+    later = sampling.run(density, whitening, ends, short, left, [*purpose, 3], told)
+    return later._replace(chains=first.chains.then(later.chains))
+
+
+class _Trial:
+    """Watches chains that jump, and ends them once if they got little out of their draws."""
+
+    def __init__(self, watch: Watcher, n_theta: int):
+        self.watch, self.n_theta = watch, n_theta
+        self.looked, self.failed, self.ess = False, False, 1.0
+
+    def __call__(self, w: Watch) -> int | None:
+        keep = self.watch(w)
+        if keep is not None or self.looked or w.chains.n_draws < _TRIAL:
+            return keep
+        self.looked = True
+        x = w.chains.first(_TRIAL).x[:, :, : self.n_theta]
+        numbers = convergence(x)
+        self.ess = float(min(numbers.ess_bulk.min(), numbers.ess_tail.min())) / (len(x) * _TRIAL)
+        self.failed = self.ess < _LEAST_ESS
+        return _TRIAL if self.failed else None
+
+
+def _after(watch: Watcher, tune: int, before: Chains | None, own_tune: int) -> Watcher:
+    """A watcher of chains that come after `tune` draws of tuning and the draws `before`, which it sees too.
+
+    What it says to keep is of all draws together.
+    """
+    n_before = 0 if before is None else before.n_draws
+
+    def told(w: Watch) -> int | None:
+        chains = w.chains if before is None else before.then(w.chains)
+        keep = watch(w._replace(chains=chains, done=tune + n_before + max(0, w.done - own_tune)))
+        return None if keep is None else max(0, keep - n_before)
+
+    return told
+
+
+def _tuned(
+    sampling: "Sampling",
+    density: Density,
+    whitening: Whitening,
+    starts: np.ndarray,
+    draws: int,
+    purpose: Sequence[int],
+    watch: Watcher,
+) -> Tuned | SampledRun:
+    assert density.value is not None
+    return tune_jumps(
+        density.at,
+        density.value,
+        starts,
+        whitening,
+        draws=draws,
+        seed=[sampling.settings.seed, *purpose],
+        bent=True,
+        target_accept=sampling.target_accept,
+        parallel=sampling.parallel,
+        watch=watch,
+    )
