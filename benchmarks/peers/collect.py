@@ -87,6 +87,8 @@ def _section(table: Table, drawn: list[str]) -> str:
 
 def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
     versions = facts.versions(rows)
+    told = facts.processors(rows)
+    machine = told | {name: fact for name, fact in machine.items() if not (told and name == "processor")}
     option = "" if profile == "full" else " QUICK=1" if profile == "quick" else f" (run.py --profile {profile})"
     return "\n\n".join(
         [

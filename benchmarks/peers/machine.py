@@ -22,6 +22,17 @@ def machine() -> dict[str, str]:
     return facts | {"memory": f"{memory:.0f} GB", "system": platform.system(), "Python": platform.python_version()}
 
 
+def processors(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The processors that rows were made on, each with its measures where there are several."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if "processor" in row:
+            found.setdefault(row["processor"], set()).add(row["job"]["measure"])
+    if len(found) < 2:
+        return {"processor": min(found)} if found else {}
+    return {"processors": "; ".join(f"{name} ({', '.join(sorted(what))})" for name, what in sorted(found.items()))}
+
+
 def revision(root: Path) -> str:
     """The commit that was measured; `-dirty` if the library or its benchmarks are not as it has them."""
 

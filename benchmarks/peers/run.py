@@ -110,7 +110,7 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
         except Exception as error:  # of a broken run: the row says so
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
-    row["commit"] = revision(HERE.parents[1])
+    row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", "unknown")}
     path = result_path(results, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")

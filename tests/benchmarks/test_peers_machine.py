@@ -61,6 +61,13 @@ def test_rows_with_neighbours_are_counted():
     assert machine.busy([]) == "-"
 
 
+def test_processors_are_told_apart_where_there_are_several():
+    rows = [{"processor": p, "job": {"measure": m}} for p, m in (("A", "ml2"), ("B", "gradient"), ("B", "ml2"))]
+    assert machine.processors(rows) == {"processors": "A (ml2); B (gradient, ml2)"}
+    assert machine.processors(rows[1:]) == {"processor": "B"}
+    assert machine.processors([{"job": {"measure": "ml2"}}]) == {}
+
+
 def test_versions_are_those_of_each_environment():
     def row(contestant, **versions):
         return {"job": {"contestant": contestant}, "result": {"versions": versions}}

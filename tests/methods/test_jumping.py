@@ -1,0 +1,116 @@
+"""Who draws: jumps where they pay, NUTS where few are accepted or where they get little out of their draws."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import integrand
+from integrand import ConvergenceWarning
+from integrand.infer.chains import Chains, Watch
+from integrand.methods import jumping
+
+SETTINGS = {"n_inducing": 8, "chains": 4, "predictive_draws": 20, "seed": 1}
+METHODS = ["sgpr-hmc", "sgpr-hmc-fixed-z", "gpr-hmc"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(60)
+
+
+def fitted(data, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return integrand.fit(*data, **(SETTINGS | settings))
+
+
+def jumped(posterior) -> bool:
+    """Draws of chains that jump have no energy."""
+    return bool(np.isnan(posterior.chains.energy).all())
+
+
+@pytest.mark.parametrize("method", ["sgpr-hmc-fixed-z", "gpr-hmc"])
+def test_jumps_and_nuts_draw_from_the_same_posterior(method, data):
+    one, other = (fitted(data, method=method, sampler=sampler) for sampler in ("default", "nuts"))
+    assert jumped(one)
+    assert not jumped(other)
+    for p in (one, other):
+        assert p.verdict is not None
+        assert p.verdict.ok, str(p.verdict)
+    a, b = (p.chains.x.reshape(-1, p.chains.x.shape[2]) for p in (one, other))
+    errors = np.sqrt(sum(x.var(axis=0) / p.verdict.convergence.ess_bulk for x, p in ((a, one), (b, other))))
+    assert np.max(np.abs(a.mean(axis=0) - b.mean(axis=0)) / errors) < 4.5
+    np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.35)
+
+
+def test_values_are_counted_and_gradients_are_few(data):
+    one, other = (fitted(data, sampler=sampler) for sampler in ("default", "nuts"))
+    assert jumped(one)
+    assert one.counts["values"] > 2 * one.chains.x.shape[0] * one.chains.n_draws
+    assert one.counts["gradients"] < other.counts["gradients"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nuts_draws_where_few_jumps_are_accepted(method, data, monkeypatch):
+    monkeypatch.setattr(jumping, "_LEAST_FINAL", 1.1)
+    monkeypatch.setattr(jumping, "_LEAST_ROUND", 1.1)
+    posterior = fitted(data, method=method)
+    assert np.isfinite(posterior.chains.energy).all()
+    assert any("NUTS made the final draws" in note for note in posterior.notes)
+    assert posterior.verdict is not None
+    assert posterior.verdict.ok
+
+
+def test_nuts_goes_on_where_jumps_get_little_out_of_their_draws(data, monkeypatch, tmp_path):
+    monkeypatch.setattr(jumping, "_LEAST_ESS", 2.0)
+    monkeypatch.setattr(jumping, "_TRIAL", 50)
+    posterior = fitted(data, run_dir=tmp_path / "run")
+    energies = posterior.chains.energy
+    assert np.isnan(energies[:, :50]).all()
+    assert np.isfinite(energies[:, 50:]).all()
+    assert posterior.chains.n_draws >= 100
+    assert any("NUTS went on after 50 a chain" in note for note in posterior.notes)
+    assert posterior.verdict is not None
+    assert posterior.verdict.ok, str(posterior.verdict)
+    assert np.isfinite(posterior.verdict.e_bfmi).all()
+    again = fitted(data)  # the same seed, without a directory
+    np.testing.assert_array_equal(again.chains.x, posterior.chains.x)
+
+
+def test_progress_goes_on_from_tuning_to_draws(data):
+    class Told(integrand.progress.Silent):
+        def __init__(self):
+            self.at, self.seen = "", []
+
+        def phase(self, name):
+            self.at = name
+
+        def update(self, done, total, text=""):
+            if self.at == "final draws":
+                self.seen.append((done, text))
+
+    told = Told()
+    fitted(data, progress=told)
+    done = [d for d, _ in told.seen]
+    assert done == sorted(done)
+    first = next(i for i, (_, text) in enumerate(told.seen) if not text.startswith("tuning"))
+    assert not any(text.startswith("tuning") for _, text in told.seen[first:])
+
+
+def test_a_watcher_of_later_draws_sees_the_earlier_ones_too():
+    def chains(n):
+        return Chains(np.zeros((2, n, 1)), *(np.zeros((2, n)) for _ in range(7)))
+
+    seen = []
+
+    def watch(w):
+        seen.append((w.chains.n_draws, w.done))
+        return 12 if w.chains.n_draws >= 12 else None
+
+    told = jumping._after(watch, 60, chains(10), 30)
+    assert told(Watch(chains(0), 20, 1.0)) is None
+    assert told(Watch(chains(5), 35, 2.0)) == 2
+    assert seen == [(10, 70), (15, 75)]
