@@ -113,8 +113,9 @@ def test_it_converges_and_says_so(posterior):
     assert x.shape[2] == posterior.model.n_theta == 4
     assert verdict.names == posterior.model.names
     assert float(arviz.ess(x[:, :, 0], method="bulk")) >= 400.0
-    # One value for each draw that predicts, beside the gradients.
-    assert verdict.evaluations == posterior.counts["gradients"] + len(posterior.conditional.phis)
+    assert verdict.evaluations == posterior.counts["gradients"] + posterior.counts["values"]
+    # Two values for each draw, one more for each that predicts.
+    assert posterior.counts["values"] > 2 * x.shape[0] * x.shape[1] + len(posterior.conditional.phis)
 
 
 def test_what_it_tells_of_the_run(posterior):
