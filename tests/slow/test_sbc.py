@@ -1,4 +1,4 @@
-"""Simulation-based calibration of the whole chain prior → data → NUTS → prediction, with Z = X, and controls that fail.
+"""Simulation-based calibration of prior → data → NUTS or jumps → prediction, with Z = X, and controls that fail.
 
 Parameters are drawn from the prior and data from the model; if the sampler is right, the rank of each true value among
 its posterior draws is uniform (Talts et al. 2018). Ranks are judged by a simultaneous 95 % band for their ECDF, whose
@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from integrand import RBF, Dataset, Gamma, Jitter, Model
+from integrand.infer.jumps import Tuned, sample_jumps, tune_jumps
 from integrand.infer.metric import whitening_from_hessian
 from integrand.infer.nuts import sample_nuts
 from integrand.infer.optimise import maximise_lbfgs
@@ -42,7 +43,21 @@ def simulated(rng: np.random.Generator, noise_factor: float):
     return theta, y, f[N]
 
 
-def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float) -> list[int]:
+def drawn(sampler: str, density, starts, whitening, seed: int) -> np.ndarray:
+    """Draws of all chains."""
+    if sampler == "nuts":
+        run = sample_nuts(density, starts, whitening, tune=TUNE, draws=DRAWS, seed=[seed], target_accept=0.9)
+        return run.chains.x
+
+    def value(phi):
+        return density(phi)[0]
+
+    tuned = tune_jumps(density, value, starts, whitening, draws=2 * TUNE, seed=[seed, 0], bent=True)
+    assert isinstance(tuned, Tuned)
+    return sample_jumps(density, value, tuned, draws=DRAWS, seed=[seed, 1]).chains.x
+
+
+def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float, sampler: str) -> list[int]:
     rng = np.random.default_rng([11, seed])
     theta, y, f_new = simulated(rng, noise_factor)
     target = CollapsedTarget(model, Dataset.of(X, y), JITTER)
@@ -55,8 +70,7 @@ def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float) -
     optimum = maximise_lbfgs(density, model.start(), max_steps=200).x
     whitening = whitening_from_hessian(lambda phi: density(phi)[1], optimum)
     starts = whitening.to_x(0.5 * rng.standard_normal((CHAINS, len(optimum))))
-    run = sample_nuts(density, starts, whitening, tune=TUNE, draws=DRAWS, seed=[seed], target_accept=0.9)
-    draws = run.chains.x[:, THIN - 1 :: THIN].reshape(-1, len(optimum))
+    draws = drawn(sampler, density, starts, whitening, seed)[:, THIN - 1 :: THIN].reshape(-1, len(optimum))
     mean, variance, _ = marginals(model, JITTER, sparse_conditional(draws, X, target.factored), X_NEW)
     f_draws = mean[:, 0] + np.sqrt(variance[:, 0]) * rng.standard_normal(len(draws))
     phi = model.unconstrained(theta)
@@ -65,9 +79,11 @@ def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float) -
     return [*ranks, int(np.sum(f_draws < f_new)), int(np.sum(log_densities < density(phi)[0]))]
 
 
-def all_ranks(simulations: int, model: Model = MODEL, jacobian: bool = True, noise_factor: float = 1.0) -> np.ndarray:
+def all_ranks(
+    simulations: int, model: Model = MODEL, jacobian: bool = True, noise_factor: float = 1.0, sampler: str = "nuts"
+) -> np.ndarray:
     with one_blas_thread():
-        return np.array([ranks_of_one(seed, model, jacobian, noise_factor) for seed in range(simulations)])
+        return np.array([ranks_of_one(seed, model, jacobian, noise_factor, sampler) for seed in range(simulations)])
 
 
 def worst_level(ranks: np.ndarray) -> np.ndarray:
@@ -93,8 +109,9 @@ def test_band_holds_uniform_ranks_and_catches_shifted_ones():
     assert worst_level(shifted) < limit(SIMULATIONS)
 
 
-def test_calibrated():
-    levels = worst_level(all_ranks(SIMULATIONS).T)
+@pytest.mark.parametrize("sampler", ["nuts", "jumps"])
+def test_calibrated(sampler):
+    levels = worst_level(all_ranks(SIMULATIONS, sampler=sampler).T)
     print(dict(zip(QUANTITIES, levels.round(4), strict=True)), "limit", round(limit(SIMULATIONS), 4))
     assert np.all(levels >= limit(SIMULATIONS)), dict(zip(QUANTITIES, levels, strict=True))
 
