@@ -150,9 +150,10 @@ def _run(
 
     def advance(chain: int, state: _State, first: int, count: int) -> tuple[_State, Slot]:
         told = []
-        for number in range(first, first + count):  # what a slot draws depends on its number alone
-            state, slot = kernel.slot(state, number, np.random.default_rng([*seed, chain, number]))
-            told.append(slot)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a drift that goes astray
+            for number in range(first, first + count):  # what a slot draws depends on its number alone
+                state, slot = kernel.slot(state, number, np.random.default_rng([*seed, chain, number]))
+                told.append(slot)
         return state, Slot(*(np.array(a) for a in zip(*told, strict=True)))
 
     n = len(whitening.centre)

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy.fft import next_fast_len
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 Draws = Float[np.ndarray, "C n P"]
 Numbers = Float[np.ndarray, " P"]
@@ -42,8 +41,15 @@ def _halves(x: Draws) -> Float[np.ndarray, "C2 m P"]:
 
 
 def _normal_scores(x: Draws) -> Draws:
-    ranks = rankdata(x.reshape(-1, x.shape[2]), axis=0)
+    ranks = np.array([_ranks(column) for column in x.reshape(-1, x.shape[2]).T]).T
     return ndtri((ranks - _BLOM) / (len(ranks) - 2.0 * _BLOM + 1.0)).reshape(x.shape)
+
+
+def _ranks(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Ranks from 1, equal values sharing the mean of theirs (`scipy.stats` would take a third of a second to load)."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - 0.5 * (count - 1.0))[place]
 
 
 def _r_hat(z: Draws) -> Numbers:

@@ -1,7 +1,7 @@
 """Chains that jump, and NUTS where that does not pay: rounds, scouting and final draws of φ."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -10,9 +10,7 @@ from integrand.infer.diagnostics import convergence
 from integrand.infer.jumps import Tuned, sample_jumps, tune_jumps
 from integrand.infer.metric import Whitening
 from integrand.methods.density import Density
-
-if TYPE_CHECKING:
-    from integrand.methods.sampling import Sampling
+from integrand.methods.problem import Settings
 
 # Tuning draws of a final chain for each coordinate, and at most: they tell what the proposal of jumps looks like.
 _EACH, _MOST = 10, 200
@@ -22,13 +20,44 @@ _LEAST_FINAL, _LEAST_ROUND = 0.25, 0.15
 _TRIAL, _LEAST_ESS = 400, 0.05
 
 
+class Chaining(Protocol):
+    """What is needed of `Sampling`, which uses this."""
+
+    settings: Settings
+    parallel: int
+    n_theta: int
+    target_accept: float
+    notes: list[str]
+
+    def run(
+        self,
+        density: Density,
+        whitening: Whitening,
+        starts: np.ndarray,
+        tune: int,
+        draws: int,
+        purpose: Sequence[int],
+        watch: Watcher,
+    ) -> SampledRun:
+        """All chains by NUTS."""
+        ...
+
+    def short_tune(self) -> int:
+        """Tuning steps where a metric is nearly known."""
+        ...
+
+    def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
+        """The whitening that draws tell."""
+        ...
+
+
 def tuning_draws(n: int, tune: int) -> int:
     """Tuning draws of final chains that jump in n coordinates; `tune` is what NUTS would take."""
     return max(tune, min(_EACH * n, _MOST))
 
 
 def jumping_round(
-    sampling: "Sampling",
+    sampling: Chaining,
     density: Density,
     whitening: Whitening,
     starts: np.ndarray,
@@ -44,7 +73,7 @@ def jumping_round(
 
 
 def jumping_run(
-    sampling: "Sampling",
+    sampling: Chaining,
     density: Density,
     whitening: Whitening,
     starts: np.ndarray,
@@ -111,7 +140,7 @@ def _after(watch: Watcher, tune: int, before: Chains | None, own_tune: int) -> W
 
 
 def _tuned(
-    sampling: "Sampling",
+    sampling: Chaining,
     density: Density,
     whitening: Whitening,
     starts: np.ndarray,
