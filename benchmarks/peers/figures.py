@@ -17,6 +17,10 @@ _HATCHES = {"gpytorch-slow": "///", "pymc-nutpie": "///", "pymc-z": "\\\\\\", "g
 _HATCHES |= {"pymc-numba": "..."}
 
 
+# Bars that differ by more than this have a log scale: below it they can stand on zero.
+_LOG_FROM = 10.0
+
+
 def draw_all(rows: list[Row], out: Path) -> list[str]:
     """Write every figure that there are rows for; returns their names."""
     import matplotlib
@@ -67,7 +71,7 @@ def _colour(contestant: str) -> str:
 
 
 def _bars(axes, groups: list[str], values: dict[str, list[float | None]], label: str, names=R.label) -> None:
-    """Grouped bars on a log scale, one group for each problem; None leaves a gap."""
+    """Grouped bars, one group for each problem, on a log scale if they need one; None leaves a gap."""
     width = 0.8 / max(len(values), 1)
     for k, (contestant, heights) in enumerate(values.items()):
         places = [(g + (k - 0.5 * (len(values) - 1)) * width, h) for g, h in enumerate(heights) if h is not None]
@@ -75,7 +79,9 @@ def _bars(axes, groups: list[str], values: dict[str, list[float | None]], label:
             x, h = zip(*places, strict=True)
             axes.bar(x, h, width, label=_plain(names(contestant)), **_style(contestant))
     axes.set_xticks(range(len(groups)), [R.title(g) for g in groups])
-    axes.set_yscale("log")
+    known = [v for found in values.values() for v in found if v]
+    if known and max(known) > _LOG_FROM * min(known):
+        axes.set_yscale("log")
     axes.set_ylabel(label)
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)

@@ -19,6 +19,22 @@ def test_round_trip(values):
     np.testing.assert_allclose(BEND.to_psi(BEND.to_x(psi)), psi, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("bent", [False, True])
+def test_placed_is_both_in_one_go(bent):
+    rng = np.random.default_rng(4)
+    n = len(BEND.side)
+    psi = 20.0 * rng.standard_normal((50, n))
+    x, log_slope = BEND.placed(psi)
+    np.testing.assert_array_equal(x, BEND.to_x(psi))
+    np.testing.assert_array_equal(log_slope, BEND.log_slope(psi))
+    white = Whitening(rng.standard_normal(n), np.tril(rng.standard_normal((n, n))), BEND if bent else None)
+    for eta in rng.standard_normal((5, n)):
+        x, log_jacobian = white.placed(eta)
+        np.testing.assert_allclose(x, white.to_x(eta), rtol=1e-12)
+        assert log_jacobian == pytest.approx(float(white.log_jacobian(eta)), rel=1e-12)
+
+
+
 def test_far_out_nothing_overflows():
     psi = np.array([[-1e8, 1e8, 0.0], [1e8, -1e8, 0.0]])
     x = BEND.to_x(psi)

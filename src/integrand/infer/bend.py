@@ -43,6 +43,14 @@ class Bend(NamedTuple):
         t = np.minimum(-s * (x - self.knee), _MOST_LOG)
         return np.where(self.side == 0, x, -s * _inverse_softplus_of_exp(t))
 
+    def placed(self, psi: Float[np.ndarray, "... P"]) -> tuple[Float[np.ndarray, "... P"], Float[np.ndarray, "... P"]]:
+        """φ from ψ, and `log_slope` there: what every evaluation of a bent density needs."""
+        s = self._sign
+        z = -s * psi
+        log_softplus, straight = _log_softplus(z), self.side == 0
+        x = np.where(straight, psi, self.knee - s * log_softplus)
+        return x, np.where(straight, 0.0, -np.logaddexp(0.0, -z) - log_softplus)
+
     def slope(self, psi: Float[np.ndarray, "... P"]) -> Float[np.ndarray, "... P"]:
         """dφ/dψ = sigmoid(z) / softplus(z) with z = -s ψ."""
         return np.exp(self.log_slope(psi))

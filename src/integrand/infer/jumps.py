@@ -185,7 +185,8 @@ class _Kernel:
 
     def value(self, eta: np.ndarray) -> float:
         """Log density of η; -inf where it fails."""
-        value = self._value(self.whitening.to_x(eta)) + float(self.whitening.log_jacobian(eta))
+        x, log_jacobian = self.whitening.placed(eta)
+        value = self._value(x) + log_jacobian
         return value if np.isfinite(value) else -np.inf
 
     def here(self, eta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -204,10 +205,10 @@ class _Kernel:
         if number % self.every == self.every - 1:
             steps = int(rng.integers(1, _MOST_LEAPS + 1))
             state, diverged = self.drift(state, steps, rng)
-        log_density = state.value - float(self.whitening.log_jacobian(state.eta))
+        x, log_jacobian = self.whitening.placed(state.eta)
         # Jumps have no momentum: there is no energy whose mixing could be judged.
-        told = (log_density, np.nan, float(np.mean(chances)), steps, diverged, math.exp(state.log_step), 0)
-        return state, Slot(self.whitening.to_x(state.eta), *told)
+        told = (state.value - log_jacobian, np.nan, sum(chances) / _JUMPS, steps, diverged, math.exp(state.log_step), 0)
+        return state, Slot(x, *told)
 
     def jump(self, state: _State, rng: np.random.Generator) -> tuple[_State, float]:
         """A proposal of q, and its chance of acceptance."""

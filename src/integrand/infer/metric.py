@@ -54,6 +54,14 @@ class Whitening(NamedTuple):
             return np.zeros(eta.shape[:-1])
         return np.asarray(self.bend.log_slope(self.centre + eta @ self.factor.T).sum(axis=-1))
 
+    def placed(self, eta: Float[np.ndarray, " P"]) -> tuple[Float[np.ndarray, " P"], float]:
+        """x from whitened coordinates, and `log_jacobian` there."""
+        straight = self.centre + self.factor @ eta
+        if self.bend is None:
+            return straight, 0.0
+        x, log_slope = self.bend.placed(straight)
+        return x, float(log_slope.sum())
+
     def pulled_back(self, log_density: Callable[..., tuple[float, np.ndarray]]) -> Callable[..., tuple[float, Any]]:
         """A log density of x, and its gradient, as one of eta."""
         if self.bend is None:
@@ -67,8 +75,8 @@ class Whitening(NamedTuple):
 
         def bent(eta: Float[np.ndarray, " P"]) -> tuple[float, Float[np.ndarray, " P"]]:
             psi = self.centre + self.factor @ eta
-            value, gradient = log_density(bend.to_x(psi))
-            log_slope = bend.log_slope(psi)
+            x, log_slope = bend.placed(psi)
+            value, gradient = log_density(x)
             return value + float(log_slope.sum()), (gradient * np.exp(log_slope) + bend.d_log_slope(psi)) @ self.factor
 
         return bent
