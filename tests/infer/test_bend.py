@@ -34,7 +34,6 @@ def test_placed_is_both_in_one_go(bent):
         assert log_jacobian == pytest.approx(float(white.log_jacobian(eta)), rel=1e-12)
 
 
-
 def test_far_out_nothing_overflows():
     psi = np.array([[-1e8, 1e8, 0.0], [1e8, -1e8, 0.0]])
     x = BEND.to_x(psi)
