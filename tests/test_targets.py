@@ -190,6 +190,19 @@ def test_other_data_of_the_same_shape_trace_nothing(case):
     assert targets.traces == before | {k: before[k] + 1 for k in ("collapsed", "exact")}
 
 
+def test_the_density_without_a_gradient_is_the_one_that_has_it(case):
+    """Chains jump by the one and drift by the other: they must be of one posterior, Jacobian included."""
+    sparse, exact = CollapsedTarget(MODEL, case.data, JITTER), ExactTarget(MODEL, case.data)
+    for shift in (-0.7, 0.0, 0.9):
+        phi = MODEL.start() + shift
+        found = sparse.evaluate(phi, case.Z)
+        assert sparse.log_density(phi, case.Z) == pytest.approx(found.log_density, rel=1e-10)
+        assert sparse.value(phi, case.Z) == pytest.approx(found.log_likelihood, rel=1e-10)
+        assert exact.log_density(phi) == pytest.approx(exact.evaluate(phi).log_density, rel=1e-10)
+    assert (sparse.counter.gradients, sparse.counter.values) == (3, 6)
+    assert (exact.counter.gradients, exact.counter.values) == (3, 3)
+
+
 def test_what_is_prepared_need_not_be_traced_or_counted(case):
     target = CollapsedTarget(MODEL, case.data, Jitter(3e-7))  # a program that no other test has
     before = dict(targets.traces)

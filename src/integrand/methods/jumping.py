@@ -65,7 +65,7 @@ def jumping_round(
     purpose: Sequence[int],
     watch: Watcher,
 ) -> SampledRun | None:
-    """Draws of a round, from the second half of tuning; None where few jumps were accepted."""
+    """Draws of a round, from the second half of tuning, whose step still moves; None where few jumps were accepted."""
     found = _tuned(sampling, density, whitening, starts, 2 * draws, [*purpose, 0], watch)
     if isinstance(found, SampledRun):  # cut short
         return found

@@ -126,7 +126,7 @@ class CollapsedTarget:
         return run() if self._local else self.data.call("evaluate", phi, Z, run)
 
     def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
-        """L(θ, Z) without gradients, at less than half the price, and q*(u), which costs nothing on top."""
+        """L(θ, Z) without gradients, and q*(u), which costs nothing on top."""
         found = self._factored(phi, Z)
         return Factored(found.log_likelihood, np.asarray(found.m), np.asarray(found.LB))
 

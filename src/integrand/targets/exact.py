@@ -77,7 +77,7 @@ class ExactTarget:
             return evaluation(out, self.counter, (0, self.data.n_columns))
 
     def log_density(self, phi: Float[np.ndarray, " P"]) -> float:
-        """Log likelihood + log prior + log Jacobian, without a gradient, at a third of the price."""
+        """Log likelihood + log prior + log Jacobian, without a gradient."""
         with float64_scope():
             program = compiled(_exact_value, ("model",), self.threads)
             value = float(timed(program, np.asarray(phi, float), *self._arrays, model=self.model))
