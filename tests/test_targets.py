@@ -196,24 +196,53 @@ def test_the_density_without_a_gradient_is_the_one_that_has_it(case):
     for shift in (-0.7, 0.0, 0.9):
         phi = MODEL.start() + shift
         found = sparse.evaluate(phi, case.Z)
-        assert sparse.log_density(phi, case.Z) == pytest.approx(found.log_density, rel=1e-10)
+        assert sparse.log_densities(phi[None], case.Z) == pytest.approx(found.log_density, rel=1e-10)
         assert sparse.value(phi, case.Z) == pytest.approx(found.log_likelihood, rel=1e-10)
         assert exact.log_density(phi) == pytest.approx(exact.evaluate(phi).log_density, rel=1e-10)
     assert (sparse.counter.gradients, sparse.counter.values) == (3, 6)
     assert (exact.counter.gradients, exact.counter.values) == (3, 3)
 
 
-def test_what_is_prepared_need_not_be_traced_or_counted(case):
-    target = CollapsedTarget(MODEL, case.data, Jitter(3e-7))  # a program that no other test has
+@pytest.mark.parametrize("jumps", [False, True])
+def test_what_is_prepared_need_not_be_traced_or_counted(case, jumps):
+    target = CollapsedTarget(MODEL, case.data, Jitter(3e-7 if jumps else 4e-7))  # programs that no other test has
     before = dict(targets.traces)
-    target.prepare(len(case.Z))
-    prepared = before | {k: before[k] + 1 for k in ("collapsed", "factored")}
+    for compile_one in target.programs(len(case.Z), jumps):
+        compile_one()
+    prepared = before | {k: before[k] + 1 for k in ("collapsed", "factored each" if jumps else "factored")}
     assert targets.traces == prepared
     assert (target.counter.gradients, target.counter.values, target.counter.failures) == (0, 0, 0)
     assert np.isfinite(target.evaluate(MODEL.start(), case.Z).log_likelihood)
-    assert np.isfinite(target.factored(MODEL.start(), case.Z).log_likelihood)
+    factored = target.factored_again if jumps else target.factored
+    assert np.isfinite(factored(MODEL.start(), case.Z).log_likelihood)
     assert targets.traces == prepared
     assert (target.counter.gradients, target.counter.values) == (1, 1)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 19])
+def test_many_values_are_those_of_one_at_a_time(case, n):
+    target = CollapsedTarget(MODEL, case.data, JITTER)
+    phis = MODEL.start() + np.random.default_rng(n).normal(size=(n, MODEL.n_theta))
+    phis[0, -1] = np.nan
+    found = target.log_densities(phis, case.Z)
+    assert np.isnan(found[0])
+    np.testing.assert_allclose(found[1:], [target.evaluate(phi, case.Z).log_density for phi in phis[1:]], rtol=1e-10)
+    # However many are asked for together, bit by bit: else draws would depend on how fast the machine is.
+    np.testing.assert_array_equal(found, np.concatenate([target.log_densities(phi[None], case.Z) for phi in phis]))
+    assert (target.counter.values, target.counter.failures) == (2 * n, 2)
+
+
+def test_factored_again_is_factored(case):
+    target = CollapsedTarget(MODEL, case.data, JITTER)
+    one, again = (f(MODEL.start(), case.Z) for f in (target.factored, target.factored_again))
+    assert again.log_likelihood == pytest.approx(one.log_likelihood, rel=1e-12)
+    np.testing.assert_allclose(again.m, one.m, rtol=1e-9)
+    np.testing.assert_allclose(again.LB, one.LB, rtol=1e-9)
+
+
+def test_one_call_computes_fewer_where_Z_is_large(case):
+    target = CollapsedTarget(MODEL, case.data, JITTER)
+    assert [target.together(m) for m in (10, 500, 1000, 1500)] == [8, 8, 2, 1]
 
 
 # --- the paper's gradient identity: ∂ log C_Z / ∂Z is the average of ∂L/∂Z over q*(θ)

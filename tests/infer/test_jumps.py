@@ -32,6 +32,11 @@ def value(x):
     return normal(x)[0]
 
 
+def each(of):
+    """A log density of one x as one of several."""
+    return lambda x: np.array([of(row) for row in x])
+
+
 def ends(whitening, chains=4):
     return whitening.to_x(np.random.default_rng(9).standard_normal((chains, len(whitening.centre))))
 
@@ -40,12 +45,12 @@ def run(whitening=WHITE, at=normal, of=value, draws=600, seed=(3,), step=0.7, ac
     """Draws in these coordinates, without tuning."""
     starts = ends(whitening, chains)
     tuned = Tuned(whitening, step, starts, np.array([of(x) for x in starts]), acceptance)
-    return sample_jumps(at, of, tuned, draws=draws, seed=seed, **keywords)
+    return sample_jumps(at, each(of), tuned, draws=draws, seed=seed, **keywords)
 
 
 def tune(whitening=WHITE, at=normal, of=value, draws=100, **keywords):
     options = {"seed": [5], "bent": True} | keywords
-    return tune_jumps(at, of, ends(whitening), whitening, draws=draws, **options)
+    return tune_jumps(at, each(of), ends(whitening), whitening, draws=draws, **options)
 
 
 def assert_mean(draws, truth, errors=4.0):
@@ -95,7 +100,7 @@ def test_moments_of_a_skewed_density_after_tuning(bent):
     found = tune(whitening, at, lambda x: at(x)[0], bent=bent, draws=150)
     assert isinstance(found, Tuned)
     assert (found.whitening.bend is not None and np.any(found.whitening.bend.side)) == bent
-    x = sample_jumps(at, lambda x: at(x)[0], found, draws=1200, seed=[8]).chains.x[:, :, 0]
+    x = sample_jumps(at, each(lambda x: at(x)[0]), found, draws=1200, seed=[8]).chains.x[:, :, 0]
     assert assert_mean(x, truth.mean()) < 0.05
     assert_mean((x - truth.mean()) ** 2, truth.var())
     for p in (0.01, 0.05, 0.5, 0.95, 0.99):
@@ -176,7 +181,7 @@ def test_a_watcher_sees_no_draws_while_tuning():
 # --- what it costs
 
 
-def test_a_draw_takes_two_values_and_a_drift_a_few_gradients():
+def test_a_draw_takes_three_values_and_a_drift_a_few_gradients():
     lock, values, gradients = threading.Lock(), [], []
 
     def counted(x):
@@ -190,7 +195,7 @@ def test_a_draw_takes_two_values_and_a_drift_a_few_gradients():
         return normal(x)
 
     result = run(at=counted_at, of=counted, draws=40, chains=3)
-    assert len(values) == 3 * (2 * 40 + 1)  # one more for where each chain begins, by this test
+    assert len(values) == 3 * (3 * 40 + 1)  # one more for where each chain begins, by this test
     steps = result.chains.n_steps
     assert (steps > 0).sum() == 3 * 10  # one draw in four
     assert steps.max() <= 4
@@ -236,7 +241,7 @@ def test_where_there_is_no_value_there_is_no_draw(wrong):
 
     starts = np.array([MEAN - 1.0] * 4)
     tuned = Tuned(WHITE, 0.7, starts, np.array([cut(x) for x in starts]), 0.4)
-    x = sample_jumps(cut_at, cut, tuned, draws=600, seed=[1]).chains.x[:, :, 0]
+    x = sample_jumps(cut_at, each(cut), tuned, draws=600, seed=[1]).chains.x[:, :, 0]
     assert x.max() <= MEAN[0]
     assert_mean(x, MEAN[0] + stats.truncnorm(-np.inf, 0.0).mean(), errors=5.0)
 

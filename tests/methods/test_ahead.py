@@ -11,17 +11,18 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 2)
 
 
-def test_tasks_are_done_in_order_beside_the_scope_and_are_over_with_it(two_cores):
-    done, meanwhile = [], threading.Event()
+def test_tasks_are_done_beside_the_scope_and_each_other_and_are_over_with_it(two_cores):
+    done, meanwhile, other = [], threading.Event(), threading.Event()
 
     def first():
         assert meanwhile.wait(10.0)
+        assert other.wait(10.0)
         done.append(threading.current_thread())
 
-    with ahead(first, lambda: done.append(2)):
+    with ahead(first, other.set):
         assert done == []
         meanwhile.set()
-    assert done[1:] == [2]
+    assert len(done) == 1
     assert done[0] is not threading.current_thread()
     assert not done[0].is_alive()
 

@@ -49,12 +49,12 @@ def drawn(sampler: str, density, starts, whitening, seed: int) -> np.ndarray:
         run = sample_nuts(density, starts, whitening, tune=TUNE, draws=DRAWS, seed=[seed], target_accept=0.9)
         return run.chains.x
 
-    def value(phi):
-        return density(phi)[0]
+    def values(phis):
+        return np.array([density(phi)[0] for phi in phis])
 
-    tuned = tune_jumps(density, value, starts, whitening, draws=2 * TUNE, seed=[seed, 0], bent=True)
+    tuned = tune_jumps(density, values, starts, whitening, draws=2 * TUNE, seed=[seed, 0], bent=True)
     assert isinstance(tuned, Tuned)
-    return sample_jumps(density, value, tuned, draws=DRAWS, seed=[seed, 1]).chains.x
+    return sample_jumps(density, values, tuned, draws=DRAWS, seed=[seed, 1]).chains.x
 
 
 def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float, sampler: str) -> list[int]:

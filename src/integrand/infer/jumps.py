@@ -1,7 +1,8 @@
 """Jumps to where a fitted density proposes, and drifts along gradients between them: few gradients for a draw.
 
 Where draws have told what a density looks like, there are coordinates η in which most of it is close to a standard
-normal. Then a *jump* takes one value of the log density d and no gradient, and forgets where it came from:
+normal. Then a *jump* takes one value of the log density d and no gradient, and forgets where it came from (so values of
+many proposals can be computed together, before it is known which are accepted):
 
     η' ~ q,  accepted with probability min(1, [d(η') q(η)] / [d(η) q(η')]),    q = (1 - w) N(0, s² I) + w t_ν(0, s² I)
 
@@ -31,14 +32,14 @@ from integrand.infer.slots import Slot
 # w, ν and s of q: a little wider than the draws it was fitted to, with a share of long tails.
 _SHARE, _FREEDOM, _WIDTH = 0.1, 5.0, 1.1
 # Jumps of a draw; leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
-_JUMPS, _MOST_LEAPS, _STRAY = 2, 4, 0.2
+_JUMPS, _MOST_LEAPS, _STRAY = 3, 4, 0.2
 # One draw in so many has a drift: few where jumps are mostly accepted.
 _SELDOM, _OFTEN, _MOSTLY = 4, 2, 0.5
 # While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
 _STAGES, _BURN_IN = 2, 0.25
 _FIRST_STEP, _FORGETTING = 0.5, 0.6
 
-Value = Callable[[Float[np.ndarray, " P"]], float]
+Values = Callable[[Float[np.ndarray, "K P"]], Float[np.ndarray, " K"]]
 
 
 class Tuned(NamedTuple):
@@ -67,7 +68,7 @@ class _State(NamedTuple):
 
 def tune_jumps(
     log_density: LogDensity,
-    value: Value,
+    values: Values,
     starts: Float[np.ndarray, "C P"],
     whitening: Whitening,
     *,
@@ -82,14 +83,14 @@ def tune_jumps(
 
     Parameters
     ----------
-    log_density, value
-        Of x, with its gradient and without. Called from several threads.
+    log_density, values
+        Of x, with its gradient; of several x, without. Called from several threads.
     whitening
         The coordinates to begin with; if `bent`, those fitted to the draws may be bent.
     watch
         Sees no draws, only how many slots are done; whatever number it returns ends the run.
     """
-    told = Tuned(whitening, _FIRST_STEP, starts, np.array([_first_value(log_density, value, x) for x in starts]))
+    told = Tuned(whitening, _FIRST_STEP, starts, _first_values(log_density, values, starts))
     count = -(-draws // _STAGES)
     kept, done = [], 0
 
@@ -99,7 +100,7 @@ def tune_jumps(
 
     for stage in range(_STAGES):
         adapt = functools.partial(_adapted, target_accept)
-        run, steps = _run(log_density, value, told, count, [*seed, stage], parallel, only_slots, adapt, _OFTEN)
+        run, steps = _run(log_density, values, told, count, [*seed, stage], parallel, only_slots, adapt, _OFTEN)
         if run.interrupted or run.chains.n_draws < count:
             return run if stage == _STAGES - 1 else run._replace(chains=run.chains.first(0))
         done += count
@@ -118,7 +119,7 @@ def tune_jumps(
 
 def sample_jumps(
     log_density: LogDensity,
-    value: Value,
+    values: Values,
     tuned: Tuned,
     *,
     draws: int,
@@ -127,12 +128,12 @@ def sample_jumps(
     watch: Watcher | None = None,
 ) -> SampledRun:
     """Draw from exp(log_density), one chain from each of the ends of tuning."""
-    return _run(log_density, value, tuned, draws, seed, parallel, watch, None, tuned.every)[0]
+    return _run(log_density, values, tuned, draws, seed, parallel, watch, None, tuned.every)[0]
 
 
 def _run(
     log_density: LogDensity,
-    value: Value,
+    values: Values,
     tuned: Tuned,
     draws: int,
     seed: Sequence[int],
@@ -143,18 +144,16 @@ def _run(
 ) -> tuple[SampledRun, Float[np.ndarray, " C"]]:
     """Chains from the ends of `tuned`, and the step size that each ended with."""
     whitening = tuned.whitening
-    kernel = _Kernel(log_density, value, whitening, adapt, every)
+    kernel = _Kernel(log_density, values, whitening, adapt, every)
     etas = whitening.to_eta(tuned.ends)
-    values = tuned.values + whitening.log_jacobian(etas)
-    states = [_State(eta, float(v), None, math.log(tuned.step), 0) for eta, v in zip(etas, values, strict=True)]
+    here = tuned.values + whitening.log_jacobian(etas)
+    states = [_State(eta, float(v), None, math.log(tuned.step), 0) for eta, v in zip(etas, here, strict=True)]
 
     def advance(chain: int, state: _State, first: int, count: int) -> tuple[_State, Slot]:
-        told = []
+        # What a slot draws depends on its number alone.
+        rngs = {number: np.random.default_rng([*seed, chain, number]) for number in range(first, first + count)}
         with np.errstate(over="ignore", invalid="ignore"):  # of a drift that goes astray
-            for number in range(first, first + count):  # what a slot draws depends on its number alone
-                state, slot = kernel.slot(state, number, np.random.default_rng([*seed, chain, number]))
-                told.append(slot)
-        return state, Slot(*(np.array(a) for a in zip(*told, strict=True)))
+            return kernel.slots(state, rngs)
 
     n = len(whitening.centre)
     run = run_side_by_side(advance, states, n, tune=0, draws=draws, parallel=parallel, watch=watch)
@@ -162,12 +161,13 @@ def _run(
     return run, steps
 
 
-def _first_value(log_density: LogDensity, value: Value, start: Float[np.ndarray, " P"]) -> float:
-    """The log density where a chain starts; on the brink of what can be computed one of the two may fail."""
-    for found in (lambda: value(start), lambda: log_density(start)[0]):
-        if np.isfinite(here := found()):
-            return here
-    raise NumericalError("the log density is not finite where a chain should start: try other priors")
+def _first_values(log_density: LogDensity, values: Values, starts: Float[np.ndarray, "C P"]) -> Float[np.ndarray, " C"]:
+    """The log density where chains start; on the brink of what can be computed one of the two may fail."""
+    found = values(starts)
+    found = np.array([v if np.isfinite(v) else log_density(x)[0] for v, x in zip(found, starts, strict=True)])
+    if not np.all(np.isfinite(found)):
+        raise NumericalError("the log density is not finite where a chain should start: try other priors")
+    return found
 
 
 def _adapted(target: float, state: _State, chance: float) -> float:
@@ -175,50 +175,76 @@ def _adapted(target: float, state: _State, chance: float) -> float:
     return state.log_step + (chance - target) / (state.drifts + 1) ** _FORGETTING
 
 
+class _Jump(NamedTuple):
+    """A proposal of q."""
+
+    eta: Float[np.ndarray, " P"]
+    value: float  # log density of η; -inf where it fails
+    log_q: float
+
+
 class _Kernel:
     """Jumps and drifts in the coordinates of a whitening."""
 
-    def __init__(self, log_density: LogDensity, value: Value, whitening: Whitening, adapt, every: int):
+    def __init__(self, log_density: LogDensity, values: Values, whitening: Whitening, adapt, every: int):
         self.whitening, self.adapt, self.every = whitening, adapt, every
-        self._value, self._pulled_back = value, whitening.pulled_back(log_density)
+        self._values, self._pulled_back = values, whitening.pulled_back(log_density)
         self.proposal = Proposal(len(whitening.centre))
 
-    def value(self, eta: np.ndarray) -> float:
-        """Log density of η; -inf where it fails."""
-        x, log_jacobian = self.whitening.placed(eta)
-        value = self._value(x) + log_jacobian
-        return value if np.isfinite(value) else -np.inf
-
     def here(self, eta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Its gradient too."""
+        """Log density of η and its gradient; -inf where it fails."""
         value, slope = self._pulled_back(eta)
         good = np.isfinite(value) and np.all(np.isfinite(slope))
         return (value, slope) if good else (-np.inf, np.zeros_like(eta))
 
-    def slot(self, state: _State, number: int, rng: np.random.Generator) -> tuple[_State, Slot]:
-        """One draw: some jumps, and every so often a drift."""
+    def slots(self, state: _State, rngs: dict[int, np.random.Generator]) -> tuple[_State, Slot]:
+        """The state after some draws, each with its number and generator, and these draws."""
+        proposed = self.proposed([rng for rng in rngs.values() for _ in range(_JUMPS)])
+        etas, told = [], []
+        for i, (number, rng) in enumerate(rngs.items()):
+            state, numbers = self.slot(state, number, rng, proposed[i * _JUMPS : (i + 1) * _JUMPS])
+            etas.append(state.eta)
+            told.append(numbers)
+        x, log_jacobians = self.placed(etas)
+        values, *others = (np.array(a) for a in zip(*told, strict=True))
+        return state, Slot(x, values - log_jacobians, *others)
+
+    def proposed(self, rngs: Sequence[np.random.Generator]) -> list[_Jump]:
+        """One proposal from each generator, with the log density there."""
+        etas = [self.proposal.draw(rng) for rng in rngs]
+        x, log_jacobians = self.placed(etas)
+        values = self._values(x) + log_jacobians
+        values = np.where(np.isfinite(values), values, -np.inf).tolist()
+        return [_Jump(eta, v, self.proposal.log_density(eta)) for eta, v in zip(etas, values, strict=True)]
+
+    def placed(self, etas: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """x and the log Jacobian of each; one by one, for a product of many rounds otherwise than one of few."""
+        x, log_jacobians = zip(*(self.whitening.placed(eta) for eta in etas), strict=True)
+        return np.array(x), np.array(log_jacobians)
+
+    def slot(
+        self, state: _State, number: int, rng: np.random.Generator, proposed: Sequence[_Jump]
+    ) -> tuple[_State, tuple]:
+        """One draw, some jumps and every so often a drift, and all that a `Slot` has but x."""
         chances = []
-        for _ in range(_JUMPS):
-            state, chance = self.jump(state, rng)
+        for jump in proposed:
+            state, chance = self.jump(state, jump, rng)
             chances.append(chance)
         steps, diverged = 0, False
         if number % self.every == self.every - 1:
             steps = int(rng.integers(1, _MOST_LEAPS + 1))
             state, diverged = self.drift(state, steps, rng)
-        x, log_jacobian = self.whitening.placed(state.eta)
         # Jumps have no momentum: there is no energy whose mixing could be judged.
-        told = (state.value - log_jacobian, np.nan, sum(chances) / _JUMPS, steps, diverged, math.exp(state.log_step), 0)
-        return state, Slot(x, *told)
+        acceptance = sum(chances) / len(chances)
+        return state, (state.value, np.nan, acceptance, steps, diverged, math.exp(state.log_step), 0)
 
-    def jump(self, state: _State, rng: np.random.Generator) -> tuple[_State, float]:
-        """A proposal of q, and its chance of acceptance."""
-        eta = self.proposal.draw(rng)
-        value = self.value(eta)
+    def jump(self, state: _State, to: _Jump, rng: np.random.Generator) -> tuple[_State, float]:
+        """To a proposal, or not, and the chance of it."""
         # [d(η') q(η)] / [d(η) q(η')] on the log scale.
-        log_ratio = (value - self.proposal.log_density(eta)) - (state.value - self.proposal.log_density(state.eta))
-        chance = math.exp(min(0.0, log_ratio)) if np.isfinite(value) else 0.0
+        log_ratio = (to.value - to.log_q) - (state.value - self.proposal.log_density(state.eta))
+        chance = math.exp(min(0.0, log_ratio)) if np.isfinite(to.value) else 0.0
         if rng.random() < chance:
-            state = state._replace(eta=eta, value=value, slope=None)
+            state = state._replace(eta=to.eta, value=to.value, slope=None)
         return state, chance
 
     def drift(self, state: _State, leaps: int, rng: np.random.Generator) -> tuple[_State, bool]:

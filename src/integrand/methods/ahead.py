@@ -9,7 +9,7 @@ from integrand.infer.threads import available_cores
 
 @contextlib.contextmanager
 def ahead(*tasks: Callable[[], object]) -> Iterator[None]:
-    """Do tasks one after the other, in a thread that ends with this scope; on a single core nothing is done.
+    """Do tasks side by side, in threads that end with this scope; on a single core nothing is done.
 
     A task makes something that is made anyway where it is needed (a compiled program, an imported package): one that
     fails will fail there, in the caller's thread. What the scope itself needs should be imported before it: of a circle
@@ -19,14 +19,15 @@ def ahead(*tasks: Callable[[], object]) -> Iterator[None]:
         yield
         return
 
-    def work() -> None:
-        for task in tasks:
-            with contextlib.suppress(Exception):
-                task()
+    def work(task: Callable[[], object]) -> None:
+        with contextlib.suppress(Exception):
+            task()
 
-    thread = threading.Thread(target=work, name="integrand-ahead")
-    thread.start()
+    threads = [threading.Thread(target=work, args=(task,), name="integrand-ahead") for task in tasks]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
-        thread.join()
+        for thread in threads:
+            thread.join()

@@ -14,7 +14,7 @@ from integrand.infer.optimise import maximise_lbfgs
 class Density(NamedTuple):
     """A log density over x, whose first entries are φ: value and gradient, and how JAX traces it (where it can).
 
-    `value` is the log density alone, where that is cheaper: with it chains may jump (`infer/jumps.py`).
+    `values` are log densities alone, of many x, where that is cheaper: with it chains may jump (`infer/jumps.py`).
     A method's own sampler, if it has one, is `own(starts, whitening, tune=, draws=, seed=, parallel=, watch=)`:
     it starts from x, or from the coordinates of x that the whitening has, and draws x.
     """
@@ -22,7 +22,7 @@ class Density(NamedTuple):
     at: LogDensity
     traced: Callable[[], Any] | None = None
     own: Callable[..., SampledRun] | None = None
-    value: Callable[[np.ndarray], float] | None = None
+    values: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def metric(density: Density, starts: Sequence[np.ndarray], steps: int = 100, saddles: bool = False) -> Whitening:

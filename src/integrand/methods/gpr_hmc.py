@@ -25,7 +25,7 @@ def gpr_hmc(problem: Problem) -> Posterior:
 
 def _fit(problem: Problem, target: ExactTarget, sampling: Sampling) -> Posterior:
     model = problem.model
-    sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced, value=target.log_density)
+    sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced, values=target.log_densities)
     start = sampling.warm_start(lambda: exact_warm_start(problem, target), *sampling.loading(jumps=True))
     sampling.enter("metric")
     whitening = metric(sampled, (start.phi, model.start()))

@@ -83,7 +83,7 @@ def jumping_run(
     watch: Watcher,
 ) -> SampledRun:
     """Final draws, as `Sampling.run` has them from NUTS alone."""
-    assert density.value is not None
+    assert density.values is not None
     tuned = _tuned(sampling, density, whitening, starts, tune, [*purpose, 0], watch)
     if isinstance(tuned, SampledRun):  # cut short
         return tuned._replace(chains=tuned.chains.first(0))
@@ -94,7 +94,7 @@ def jumping_run(
         return sampling.run(density, tuned.whitening, tuned.ends, short, draws, [*purpose, 1], told)
     trial = _Trial(_after(watch, tune, None, 0), sampling.n_theta)
     options = {"draws": draws, "seed": [sampling.settings.seed, *purpose, 2], "parallel": sampling.parallel}
-    first = sample_jumps(density.at, density.value, tuned, **options, watch=trial)._replace(tuning_draws=tune)
+    first = sample_jumps(density.at, density.values, tuned, **options, watch=trial)._replace(tuning_draws=tune)
     if not trial.failed or first.interrupted or draws <= first.chains.n_draws:
         return first
     sampling.notes.append(f"Jumps gave {trial.ess:.2f} effective draws a draw: NUTS went on after {_TRIAL} a chain.")
@@ -148,10 +148,10 @@ def _tuned(
     purpose: Sequence[int],
     watch: Watcher,
 ) -> Tuned | SampledRun:
-    assert density.value is not None
+    assert density.values is not None
     return tune_jumps(
         density.at,
-        density.value,
+        density.values,
         starts,
         whitening,
         draws=draws,

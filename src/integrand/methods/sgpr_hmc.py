@@ -93,7 +93,7 @@ class _Fit:
         chains = sampling.or_one(chains, self.of_all_rows(path[-1]), start.mode)
         sampling.enter("conditional")
         thinned = sampling.thinned(chains)
-        factored = (self.grown or self.target).factored
+        factored = self.target.factored_again if self.jumps else (self.grown or self.target).factored
         conditional = sparse_conditional(thinned, path[-1], factored, sampling.parallel)
         method = "sgpr-hmc" if self.move_Z else "sgpr-hmc-fixed-z"
         counts = {"rounds": len(path) - 1}
@@ -106,7 +106,12 @@ class _Fit:
         """What can be made while the first Z is selected and climbs: programs, where that leaves a core idle."""
         if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
             return []
-        return [lambda: self.target.prepare(self.problem.n_inducing), *self.sampling.loading(jumps=True)]
+        return [*self.target.programs(self.problem.n_inducing, self.jumps), *self.sampling.loading(jumps=True)]
+
+    @property
+    def jumps(self) -> bool:
+        """Whether chains jump, if they can."""
+        return self.grown is None and self.settings.sampler == "default"
 
     def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
         """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
@@ -119,7 +124,7 @@ class _Fit:
         return Density(
             lambda phi: density(self.target.evaluate(phi, Z)),
             lambda: self.target.traced(Z),
-            value=lambda phi: self.target.log_density(phi, Z),
+            values=lambda phis: self.target.log_densities(phis, Z),
         )
 
     def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:

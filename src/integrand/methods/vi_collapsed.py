@@ -21,7 +21,7 @@ from integrand.methods.draws_of_q import draws_of_q
 from integrand.methods.gpr_hmc import most_factors
 from integrand.methods.optimised import exact_warm_start, warm_start
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Sampling
+from integrand.methods.record import FitRecord
 from integrand.posterior.conditional import Conditional, exact_conditional, sparse_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets import CollapsedTarget, Evaluation, ExactTarget, density
@@ -35,49 +35,49 @@ STATE = "gaussian"
 def vi_collapsed(problem: Problem) -> Posterior:
     """q(φ) and Z maximise the bound together, from the warm start of Algorithm 1."""
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    with Sampling.of(problem, target.counter, target.threads(problem.n_inducing)) as sampling:
-        start = sampling.warm_start(lambda: warm_start(problem, target))
+    with FitRecord.of(problem, target.counter, target.threads(problem.n_inducing)) as record:
+        start = record.warm_start(lambda: warm_start(problem, target))
 
         def evaluate(phi: np.ndarray, nuisance: np.ndarray) -> Evaluation:
             return target.evaluate(phi, nuisance.reshape(start.Z.shape))
 
-        fitted, chains = _fit(problem, sampling, evaluate, start.phi, start.Z.ravel())
+        fitted, chains = _fit(problem, record, evaluate, start.phi, start.Z.ravel())
         Z = fitted.nuisance.reshape(start.Z.shape)
-        sampling.enter("conditional")
-        conditional = sparse_conditional(sampling.thinned(chains), Z, target.factored)
+        record.enter("conditional")
+        conditional = sparse_conditional(record.thinned(chains), Z, target.factored)
         path = np.array([start.Z, Z])
-        return _posterior("vi-collapsed", problem, sampling, fitted, chains, conditional, start.phi, path)
+        return _posterior("vi-collapsed", problem, record, fitted, chains, conditional, start.phi, path)
 
 
 def gpr_vi(problem: Problem) -> Posterior:
     """The same over the exact GP."""
     problem.refuse_many_rows()
     target = ExactTarget(problem.model, problem.data)
-    with Sampling.of(problem, target.counter, target.threads) as sampling:
-        start = sampling.warm_start(lambda: exact_warm_start(problem, target))
-        fitted, chains = _fit(problem, sampling, lambda phi, _: target.evaluate(phi), start.phi, np.zeros(0))
-        sampling.enter("conditional")
-        drawn = sampling.thinned(chains, most_factors(problem, sampling.notes))
+    with FitRecord.of(problem, target.counter, target.threads) as record:
+        start = record.warm_start(lambda: exact_warm_start(problem, target))
+        fitted, chains = _fit(problem, record, lambda phi, _: target.evaluate(phi), start.phi, np.zeros(0))
+        record.enter("conditional")
+        drawn = record.thinned(chains, most_factors(problem, record.notes))
         conditional = exact_conditional(problem.model, drawn, problem.data)
-        return _posterior("gpr-vi", problem, sampling, fitted, chains, conditional, start.phi, None)
+        return _posterior("gpr-vi", problem, record, fitted, chains, conditional, start.phi, None)
 
 
 def _fit(
-    problem: Problem, sampling: Sampling, evaluate: Callable, phi: np.ndarray, nuisance: np.ndarray
+    problem: Problem, record: FitRecord, evaluate: Callable, phi: np.ndarray, nuisance: np.ndarray
 ) -> tuple[GaussianFit, Chains]:
     """Laplace first, then q, and its draws. The best q so far is in the run directory, if there is one."""
-    settings, model, saved = problem.settings, problem.model, sampling.saved
+    settings, model, saved = problem.settings, problem.model, record.saved
     kept = saved.state(STATE)
-    sampling.enter("metric")
+    record.enter("metric")
     if kept is None:
         at_start = Density(lambda x: density(evaluate(x, nuisance)))
         whitening = metric(at_start, (phi, model.start()))
     else:
         whitening = Whitening(kept["centre"], kept["factor"])
-    sampling.enter("optimise")
+    record.enter("optimise")
 
     def each(phis: np.ndarray, nuisance: np.ndarray) -> list[Evaluation]:
-        with ThreadPoolExecutor(sampling.parallel) as pool:
+        with ThreadPoolExecutor(record.parallel) as pool:
             return list(pool.map(lambda phi: evaluate(phi, nuisance), phis))
 
     def batch(phis: np.ndarray, nuisance: np.ndarray):
@@ -85,7 +85,7 @@ def _fit(
         values, gradients = np.array([e.log_density for e in found]), np.array([e.gradient for e in found])
         return values, gradients, np.mean([e.dZ.ravel() for e in found], axis=0)
 
-    watching = _Watch(sampling, whitening)
+    watching = _Watch(record, whitening)
     diagonal = settings.vi_covariance == "diagonal"
     first = None if kept is None else kept["unknowns"]
     if first is not None and len(first) != _n_unknowns(model.n_theta, len(nuisance), diagonal):
@@ -106,7 +106,7 @@ def _fit(
         return np.isfinite([e.log_density for e in each(phis, fitted.nuisance)])
 
     chains, findings = draws_of_q(problem, fitted.mean, fitted.factor, works)
-    sampling.findings += findings
+    record.findings += findings
     return fitted, chains
 
 
@@ -117,24 +117,24 @@ def _n_unknowns(n: int, n_nuisance: int, diagonal: bool) -> int:
 class _Watch:
     """Sees every evaluation of the bound: notes it, keeps the best unknowns on disk, ends the climb in time."""
 
-    def __init__(self, sampling: Sampling, whitening: Whitening):
-        self.sampling, self.whitening = sampling, whitening
-        self.step, self.saved_at = 0, sampling.clock.elapsed
+    def __init__(self, record: FitRecord, whitening: Whitening):
+        self.record, self.whitening = record, whitening
+        self.step, self.saved_at = 0, record.clock.elapsed
 
     def __call__(self, unknowns: np.ndarray, bound: float) -> str:
-        sampling, settings = self.sampling, self.sampling.settings
+        record, settings = self.record, self.record.settings
         if np.isfinite(bound):
-            sampling.note_bound("optimise", self.step, bound)
+            record.note_bound("optimise", self.step, bound)
         self.step += 1
-        sampling.problem.progress.update(self.step, max(settings.steps, self.step), f"bound {bound:.2f}")
-        if sampling.clock.elapsed - self.saved_at > watch.SAVE_SECONDS:
+        record.problem.progress.update(self.step, max(settings.steps, self.step), f"bound {bound:.2f}")
+        if record.clock.elapsed - self.saved_at > watch.SAVE_SECONDS:
             self.save(unknowns)
-            self.saved_at = sampling.clock.elapsed
-        return "minutes used up" if sampling.over_time() else ""
+            self.saved_at = record.clock.elapsed
+        return "minutes used up" if record.over_time() else ""
 
     def save(self, unknowns: np.ndarray) -> None:
         """Keep the unknowns with the coordinates that they are in."""
-        self.sampling.saved.save_state(
+        self.record.saved.save_state(
             STATE, {"unknowns": unknowns, "centre": self.whitening.centre, "factor": self.whitening.factor}
         )
 
@@ -142,21 +142,21 @@ class _Watch:
 def _posterior(
     method: str,
     problem: Problem,
-    sampling: Sampling,
+    record: FitRecord,
     fitted: GaussianFit,
     chains: Chains,
     conditional: Conditional,
     optimum: np.ndarray,
     path: np.ndarray | None,
 ) -> Posterior:
-    counter = sampling.counter
-    sampling.notes += [
+    counter = record.counter
+    record.notes += [
         f"The bound E_q[L + log p(θ)] + H[q] is {fitted.elbo:.2f} ± {fitted.elbo_error:.2f} nats.",
         f"Pareto k of the posterior against q is {fitted.pareto_k:.2f}.",
         fitted.message.capitalize() + ".",
     ]
-    sampling.judged = Verdict(
-        (*_findings(fitted), *sampling.findings),
+    record.judged = Verdict(
+        (*_findings(fitted), *record.findings),
         convergence(chains.x),
         tuple(problem.model.names),
         0,
@@ -164,7 +164,7 @@ def _posterior(
         counter.failures,
         counter.gradients,
     )
-    return sampling.posterior(method, chains, conditional, optimum, path)
+    return record.posterior(method, chains, conditional, optimum, path)
 
 
 def _findings(fitted: GaussianFit) -> list[Finding]:

@@ -25,7 +25,7 @@ from integrand.linalg import Jitter
 from integrand.methods.adam import NOT_FINITE, bound_history, climbed, decaying, starting_unknowns
 from integrand.methods.draws_of_q import draws_of_q
 from integrand.methods.problem import Problem
-from integrand.methods.sampling import Sampling
+from integrand.methods.record import FitRecord
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional
 from integrand.posterior.posterior import BoundPoint, Posterior
@@ -104,12 +104,12 @@ def _first_row(x: Unknowns, phis: Any, row: Any, model: Model, jitter: Jitter) -
 def vi_uncollapsed(problem: Problem) -> Posterior:
     """Climb from the start of `svgp` and a narrow q(φ) around it."""
     settings, n = problem.settings, problem.model.n_theta
-    sampling = Sampling(problem, Counter(), 1)
-    sampling.enter("warm start")
+    record = FitRecord(problem, Counter(), 1)
+    record.enter("warm start")
     start, name = starting_unknowns(problem)
     x = Unknowns(start.phi, np.log(FIRST_SD) * np.eye(n), start.Z, start.q)
     batches, rng = Batches(problem.rng(7), problem.data.n_rows, settings.batch_size), problem.rng(8)
-    sampling.enter("optimise")
+    record.enter("optimise")
     objective = _OBJECTIVES[settings.vi_covariance]
 
     def white_pairs(count: int) -> np.ndarray:
@@ -127,12 +127,12 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
     bound, error = float(finite.mean()), float(finite.std() / np.sqrt(len(finite)))
     if len(finite) < JUDGES:
         bound, error = -np.inf, np.inf
-    sampling.counter.gradients, sampling.counter.failures = 2 * PAIRS * len(found.values), found.failures
-    sampling.notes += [f"Z started from {name}.", *found.notes(batches)]
-    sampling.notes.append(f"The bound E_q log p(y, φ) + H[q] - KL on all rows is {bound:.2f} ± {error:.2f} nats.")
-    sampling.history += bound_history(problem, found)
-    sampling.history.append(BoundPoint("optimise", len(found.values), sampling.clock.elapsed, bound, error))
-    sampling.enter("conditional")
+    record.counter.gradients, record.counter.failures = 2 * PAIRS * len(found.values), found.failures
+    record.notes += [f"Z started from {name}.", *found.notes(batches)]
+    record.notes.append(f"The bound E_q log p(y, φ) + H[q] - KL on all rows is {bound:.2f} ± {error:.2f} nats.")
+    record.history += bound_history(problem, found)
+    record.history.append(BoundPoint("optimise", len(found.values), record.clock.elapsed, bound, error))
+    record.enter("conditional")
 
     def works(phis: np.ndarray) -> np.ndarray:
         with float64_scope():
@@ -141,17 +141,17 @@ def vi_uncollapsed(problem: Problem) -> Posterior:
             return np.isfinite(program(found.x, phis, first, model=problem.model, jitter=problem.jitter))
 
     chains, failing = draws_of_q(problem, found.x.centre, C, works)
-    drawn = sampling.thinned(chains)
+    drawn = record.thinned(chains)
     conditional = VariationalConditional(drawn, found.x.Z, *(np.repeat(a[None], len(drawn), 0) for a in found.x.q))
     # Draws of q are independent: what can go wrong is the climb to q, and that q reaches where nothing is finite.
-    sampling.judged = Verdict(
+    record.judged = Verdict(
         (*found.findings(), *failing),
         convergence(chains.x),
         tuple(problem.model.names),
         0,
         e_bfmi(chains.energy),
         found.failures,
-        sampling.counter.gradients,
+        record.counter.gradients,
     )
     path = np.array([start.Z, found.x.Z])
-    return sampling.posterior("vi-uncollapsed", chains, conditional, found.x.centre, path)
+    return record.posterior("vi-uncollapsed", chains, conditional, found.x.centre, path)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +31,9 @@ from integrand.targets.program import (
     traces,
 )
 
+# Values that one call computes at most, and entries of all their LB, which it fills.
+_TOGETHER, _MOST_ENTRIES = 8, 2_000_000
+
 
 def _bound_at(model: Model, jitter: Jitter):
     return lambda phi, Z, data: collapsed_bound(model.gp(model.theta(phi)), Z, data, jitter)
@@ -53,24 +57,32 @@ class Factored(NamedTuple):
     LB: Float[np.ndarray, "M M"]
 
 
-class _Found(NamedTuple):
-    """What the program behind `factored` gives; arrays stay where it left them."""
-
-    log_likelihood: float
-    log_prior: float
-    m: Any
-    LB: Any
-
-
-def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
-    traces["factored"] += 1
+def _factors_at(model: Model, jitter: Jitter):
+    """Bound and log prior, and q*(u), as a function of φ, Z and the data."""
 
     def program(phi, Z, data):
         factors = factorise(model.gp(model.theta(phi)), Z, data, jitter)
         values = jnp.stack([bound_from_factors(factors, data.n_rows), model.log_prior(phi)])
         return values, *inducing_posterior(factors)
 
-    return data.together(program, phi, Z)
+    return program
+
+
+def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
+    traces["factored"] += 1
+    return data.together(_factors_at(model, jitter), phi, Z)
+
+
+def _factored_each(phis, Z, n, data: Dataset, model: Model, jitter: Jitter):
+    """The same at the first n of several φ, one after the other."""
+    traces["factored each"] += 1
+    program = _factors_at(model, jitter)
+    empty = [jnp.zeros((len(phis), *a.shape), a.dtype) for a in jax.eval_shape(program, phis[0], Z, data)]
+
+    def one(i, found):
+        return [a.at[i].set(b) for a, b in zip(found, program(phis[i], Z, data), strict=True)]
+
+    return jax.lax.fori_loop(0, n, one, empty)
 
 
 def _log_prior(phi, model: Model):
@@ -118,36 +130,60 @@ class CollapsedTarget:
         """Everything at one point. Callable from any thread."""
 
         def run() -> Evaluation:
-            with float64_scope():
-                program = compiled(_collapsed, ("model", "jitter"), self.threads(len(Z)))
-                out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
-                return evaluation(out, self.counter, Z.shape)
+            return evaluation(self._run(_collapsed, phi, Z), self.counter, Z.shape)
 
         return run() if self._local else self.data.call("evaluate", phi, Z, run)
 
     def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
         """L(θ, Z) without gradients, and q*(u), which costs nothing on top."""
-        found = self._factored(phi, Z)
-        return Factored(found.log_likelihood, np.asarray(found.m), np.asarray(found.LB))
+        values, m, LB = self._factored(phi, Z)
+        return Factored(float(values[0]), np.asarray(m), np.asarray(LB))
 
-    def _factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> _Found:
-        def run() -> _Found:
-            with float64_scope():
-                program = compiled(_factored, ("model", "jitter"), self.threads(len(Z)))
-                out = timed(program, np.asarray(phi, float), Z, self.data, model=self.model, jitter=self.jitter)
-                value, prior = np.asarray(out[0]).tolist()
-                self.counter.add(math.isfinite(value), gradient=False)
-                return _Found(value, prior, out[1], out[2])
+    def factored_again(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
+        """The same by the program of `log_densities`, which a fit whose chains jump has compiled."""
+        if not self.together(len(Z)):
+            return self.factored(phi, Z)
+        values, m, LB = (a[0].copy() for a in self._factored_each(phi[None], Z))
+        return Factored(float(values[0]), m, LB)
+
+    def _factored(self, phi: np.ndarray, Z: np.ndarray) -> tuple[Any, Any, Any]:
+        """Bound and log prior, m and LB; arrays stay where the program left them."""
+
+        def run() -> tuple[Any, Any, Any]:
+            values, m, LB = self._run(_factored, phi, Z)
+            values = np.asarray(values)
+            self.counter.add(math.isfinite(values[0]), gradient=False)
+            return values, m, LB
 
         return run() if self._local else self.data.call("factored", phi, Z, run)
 
-    def prepare(self, n_inducing: int) -> None:
-        """Compile what `evaluate` and then what `factored` runs, for so many inducing inputs."""
+    def _factored_each(self, phis: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
+        """The same for no more φ than one call computes."""
+        n, most = len(phis), self.together(len(Z))
+        padded = np.concatenate([phis, np.tile(phis[:1], (most - n, 1))])
+        found = [np.asarray(a)[:n] for a in self._run(_factored_each, padded, Z, n)]
+        for value in found[0][:, 0]:
+            self.counter.add(math.isfinite(value), gradient=False)
+        return found
+
+    def together(self, n_inducing: int) -> int:
+        """How many values one call computes: several where one is cheap, so that what a call costs is spread; or 0."""
+        if self.threads(n_inducing) == 0:
+            return 0
+        return max(1, min(_TOGETHER, _MOST_ENTRIES // n_inducing**2))
+
+    def _run(self, function: Callable, phi: np.ndarray, Z: np.ndarray, *more: int) -> Any:
+        """What the compiled program of `function` gives."""
+        with float64_scope():
+            program = compiled(function, ("model", "jitter"), self.threads(len(Z)))
+            return timed(program, np.asarray(phi, float), Z, *more, self.data, model=self.model, jitter=self.jitter)
+
+    def programs(self, n_inducing: int, jumps: bool) -> list[Callable[[], object]]:
+        """Each compiles one program: of `evaluate`, and of `log_densities` or, if chains do not jump, `factored`."""
         phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
-        for function in (_collapsed, _factored):
-            with float64_scope():
-                program = compiled(function, ("model", "jitter"), self.threads(n_inducing))
-                timed(program, phi, Z, self.data, model=self.model, jitter=self.jitter)
+        several = np.tile(phi, (self.together(n_inducing), 1))
+        again = (_factored_each, several, Z, 1) if jumps and len(several) else (_factored, phi, Z)
+        return [lambda: self._run(_collapsed, phi, Z), lambda: self._run(*again)]
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""
@@ -156,12 +192,15 @@ class CollapsedTarget:
 
     def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
         """L(θ, Z) alone."""
-        return self._factored(phi, Z).log_likelihood
+        return float(self._factored(phi, Z)[0][0])
 
-    def log_density(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
-        """Bound + log prior + log Jacobian, without a gradient."""
-        found = self._factored(phi, Z)
-        return found.log_likelihood + found.log_prior
+    def log_densities(self, phis: Float[np.ndarray, "K P"], Z: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " K"]:
+        """Bound + log prior + log Jacobian of each, without gradients."""
+        if several := self.together(len(Z)):
+            parts = [self._factored_each(phis[i : i + several], Z)[0] for i in range(0, len(phis), several)]
+        else:
+            parts = [self._factored(phi, Z)[0][None] for phi in phis]
+        return np.concatenate(parts).sum(axis=1)
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""

@@ -84,6 +84,10 @@ class ExactTarget:
             self.counter.add(bool(np.isfinite(value)), gradient=False)
             return value
 
+    def log_densities(self, phis: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
+        """Of each."""
+        return np.array([self.log_density(phi) for phi in phis])
+
     def traced(self) -> Traced:
         """The same density for samplers that run inside JAX."""
         return Traced(*_parts(self.model), self._arrays)

@@ -25,7 +25,7 @@ from integrand.model import Model
 LARGE = 2e10
 
 # How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
-traces: dict[str, int] = {"collapsed": 0, "factored": 0, "exact": 0, "exact value": 0}
+traces: dict[str, int] = {"collapsed": 0, "factored": 0, "factored each": 0, "exact": 0, "exact value": 0}
 _first_calls: list[float] = []
 
 
