@@ -69,6 +69,7 @@ CONTESTANTS = {
         "peer_gpflow.py",
         {"xla": True},
         "`tf_fun_args={'jit_compile': True}`, which is not its default",
+        of_bound="GPflow SGPR, by XLA",
     ),
     "gpflow-hmc": Contestant(
         "GPflow SGPR, HMC helper",

@@ -129,11 +129,11 @@ def test_what_a_child_leaves_behind_is_ended_with_it(tmp_path, record):
     pytest.fail("it still runs")
 
 
-def keep(folder, job, **other):
+def keep(folder, which, **other):
     """A result file as the driver writes it, but for this."""
-    path = run.result_path(folder, job)
+    path = run.result_path(folder, which)
     path.parent.mkdir(parents=True, exist_ok=True)
-    row = {"status": "done", "processor": run.machine().get("processor", run.UNKNOWN), "job": job.record()}
+    row = {"status": "done", "processor": run.machine().get("processor", run.UNKNOWN), "job": which.record()}
     path.write_text(json.dumps(row | other))
 
 
