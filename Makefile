@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## ML-II beside integration on an embedded data set, with a report
 	$(BIN)/integrand demo
 
-# Tests compile much and compute little: with these emitters XLA compiles in two thirds of the time, for slower programs.
+# Tests compile much and compute little: with these emitters XLA compiles faster, for slower programs.
 test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false $(XLA_FLAGS)
 test: $(STAMP) ## the default suite (minutes)
 	$(BIN)/python -m pytest -n 2 $(ARGS)

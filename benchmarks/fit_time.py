@@ -44,7 +44,7 @@ def one_fit(arguments, began: float) -> dict:
     from integrand.metrics import nlpd, rmse
     from integrand.targets import compile_seconds
 
-    if arguments.sampler == "default" and "nuts" in integrand.METHODS[arguments.method].samplers:
+    if arguments.sampler == "nuts":
         import nutpie  # noqa: F401  (counted as import time; a fit by itself imports it while it climbs)
     imported = time.time() - began
     named = load(arguments.one, arguments.data_dir)

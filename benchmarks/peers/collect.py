@@ -21,8 +21,11 @@ TABLES = (gradient_table, ml2_table, hyperposterior_table, product_table, accura
 _ALSO = {"hyperposterior": ["agreement"]}
 
 
-def collect(results: Path, out: Path, profile: str) -> None:
-    """Write README.md, the CSV files and figures to `out`; measures without rows are left out."""
+def collect(results: Path, out: Path, profile: str, there: str) -> None:
+    """Write README.md, the CSV files and figures to `out`; measures without rows are left out.
+
+    `there` says how much of the profile the results are.
+    """
     rows = R.read(results)
     out.mkdir(parents=True, exist_ok=True)
     if not rows:
@@ -34,7 +37,7 @@ def collect(results: Path, out: Path, profile: str) -> None:
         _write_csv(out / f"{table.name}.csv", table.records)
     noted = results.parent / "machine.json"
     machine = json.loads(noted.read_text()) if noted.exists() else facts.machine()
-    (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile))
+    (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile, there))
     print(f"wrote {out}: {len(rows)} rows, {len(tables)} tables, {len(drawn)} figures")
 
 
@@ -46,14 +49,17 @@ def _write_csv(path: Path, records: list[Row]) -> None:
         writer.writerows(records)
 
 
-def _page(rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[str, str], profile: str) -> str:
+def _page(
+    rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[str, str], profile: str, there: str
+) -> str:
     links = "../../benchmarks.md" if profile != "full" else "../benchmarks.md"
     parts = [
         "# Side by side with what people use today",
         "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z (but "
         "for our whole product, which has its own defaults), one "
         f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
-        "processes, least and most in brackets.",
+        "processes, least and most in brackets where there are several; a dash where nothing was run. These are "
+        f"{there}.",
     ]
     if profile != "full":
         parts.append(
@@ -95,7 +101,10 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
             "## How these were made",
             f"`make bench-peers{option}`, {facts.dates(rows)}. A run of the driver begins with a small job in each "
             "environment that nobody times: the files of its packages are then in memory, and PyTensor's caches of "
-            "compiled code are there. A job is a fresh process on a warm machine. Of each it is noted how many of its "
+            "compiled code are there. A job is a fresh process on a warm machine. A run can be made in pieces (`python "
+            "benchmarks/peers/run.py --measures "
+            "… --only …`), so the two sides of a ratio can be hours apart; the CSV files have commit and time of each "
+            "row. Of each it is noted how many of its "
             f"cores other processes kept busy; more than {BUSY_CORES:g} and the row is called busy (in the CSV "
             "files too). A commit that ends in `-dirty` had changes that were not committed.",
             markdown(

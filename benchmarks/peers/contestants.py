@@ -63,6 +63,14 @@ CONTESTANTS = {
     "gpflow": Contestant(
         "GPflow SGPR, L-BFGS", "gpflow", "peer_gpflow.py", {"steps": 1000}, "noise variance at least 1e-6"
     ),
+    "gpflow-xla": Contestant(
+        "GPflow SGPR, compiled by XLA",
+        "gpflow",
+        "peer_gpflow.py",
+        {"xla": True},
+        "`tf_fun_args={'jit_compile': True}`, which is not its default",
+        of_bound="GPflow SGPR, by XLA",
+    ),
     "gpflow-hmc": Contestant(
         "GPflow SGPR, HMC helper",
         "gpflow",

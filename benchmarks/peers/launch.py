@@ -81,6 +81,7 @@ def run_child(
             child.wait()
             raise
         wall, others = time.time() - spawned, neighbours.count()
+        _end(child)  # what it left behind, such as chains of its own, must not run into the next job
         output.seek(0)
         said = output.read().decode(errors="replace")
     row: Row = {"status": "done", "reason": "", "wall": wall, "peak_mb": peak, "result": {}}
@@ -89,6 +90,8 @@ def run_child(
         row |= {"status": "gave up", "reason": f"gave up after {record['limit']:.0f} s"}
     elif ended == "memory":
         row |= {"status": "out of memory", "reason": f"more than {memory_cap_mb / 1000:.0f} GB"}
+    elif code in _TOLD_TO_END:
+        row |= {"status": "interrupted", "reason": f"ended from outside ({signal.Signals(-code).name})"}
     elif code != 0 or not result_path.exists():
         reason = _last_words(said, code)
         kind = _kind(reason, code)
@@ -97,6 +100,10 @@ def run_child(
         row["result"] = json.loads(result_path.read_text())
         row["peak_mb"] = max(peak, row["result"].pop("peak_mb", 0.0))
     return row, result_path.with_suffix(".npz")
+
+
+# A child that somebody else ended says nothing about its package.
+_TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 def _kind(reason: str, code: int) -> str:

@@ -62,7 +62,7 @@ _CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 120.0, "numpyr
 _LARGE = {"synthetic-100000": (3, 2), "synthetic-1000000": (2, 1)}
 # Runs of those that take long; of some one says enough, for nothing about them is a close call.
 _AT_MOST = {
-    "gradient": {"pymc-z": 1, "pymc-numba": 1},
+    "gradient": {"gpflow-xla": 1, "pymc-z": 1, "pymc-numba": 1},
     "ml2": {"sklearn": 1, "gpytorch-slow": 1},
     "hyperposterior": dict.fromkeys(("pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
 }
@@ -70,6 +70,7 @@ _AT_MOST = {
 _ONLY_ON = {
     "pymc-z": ("yacht-0", "synthetic-10000"),
     "pymc-numba": (*(f"{name}-0" for name in UCI), "synthetic-10000", "synthetic-100000"),
+    "gpflow-xla": (*(f"{name}-0" for name in UCI), "synthetic-10000", "synthetic-100000"),
     "pyro-exact": ("yacht-0", "boston-0"),
 }
 

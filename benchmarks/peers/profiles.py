@@ -7,7 +7,7 @@ from contestants import OURS
 UCI = ("boston", "concrete", "energy", "winered", "yacht")
 MEASURES = ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth")
 
-GRADIENT = (OURS, "gpflow", "gpytorch", "pymc", "pymc-z", "pymc-numba", "gpjax", "numpyro")
+GRADIENT = (OURS, "gpflow", "gpflow-xla", "gpytorch", "pymc", "pymc-z", "pymc-numba", "gpjax", "numpyro")
 ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn")
 HYPERPOSTERIOR = ("integrand-fixed-z", "pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact")
 ACCURACY = (
@@ -100,7 +100,7 @@ QUICK = Profile(
     splits={"yacht": {name: 1 for name in ACCURACY if name != "pymc-nutpie"}},
     accuracy_cap=60.0,
     without={
-        "gradient": ("pymc-z", "pymc-numba"),
+        "gradient": ("gpflow-xla", "pymc-z", "pymc-numba"),
         "ml2": ("gpytorch-slow",),
         "hyperposterior": ("gpflow-sgpmc",),
     },

@@ -1,5 +1,7 @@
 """Run the peer benchmarks, each job one child process and one result file; what is there already is not run again.
 
+What was made on another processor or with other settings is not there: a ratio has both of its sides on one machine.
+
 python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
 python benchmarks/peers/run.py --list            # what would be run, and what is there
 python benchmarks/peers/run.py --install         # make the environments
@@ -28,6 +30,7 @@ from plan import MEASURES, PROFILES, Job, jobs, warm_jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
 from side_by_side import side_by_side, stretches  # noqa: E402
 
+UNKNOWN = "unknown"
 QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own: more and a run begins with a warning
 
 
@@ -70,11 +73,20 @@ def result_path(results: Path, job: Job) -> Path:
 
 
 def pending(todo: list[Job], results: Path, retry: bool, again: bool = False) -> list[Job]:
-    """Jobs without a result; with `retry` also those that failed (time and memory would run out once more)."""
+    """Jobs without a result of this processor and with these settings.
+
+    With `retry` also those that failed (time and memory would run out once more).
+    """
+    processor = machine().get("processor", UNKNOWN)
 
     def waits(job: Job) -> bool:
         path = result_path(results, job)
-        return again or not path.exists() or (retry and json.loads(path.read_text())["status"] == "failed")
+        if again or not path.exists():
+            return True
+        row = json.loads(path.read_text())
+        elsewhere = row.get("processor", UNKNOWN) != processor
+        other = row["job"] != json.loads(json.dumps(job.record()))
+        return elsewhere or other or row["status"] == "interrupted" or (retry and row["status"] == "failed")
 
     return [job for job in todo if waits(job)]
 
@@ -110,7 +122,7 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
         except Exception as error:  # of a broken run: the row says so
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
-    row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", "unknown")}
+    row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", UNKNOWN)}
     path = result_path(results, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
@@ -186,7 +198,9 @@ def main() -> None:
         run_all(waiting, arguments, work, results)
     from collect import collect
 
-    collect(results, out, arguments.profile)
+    planned = jobs(PROFILES[arguments.profile])
+    waits = len(pending(planned, results, False))
+    collect(results, out, arguments.profile, f"{len(planned) - waits} of the {len(planned)} jobs of the profile")
 
 
 if __name__ == "__main__":

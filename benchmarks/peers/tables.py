@@ -35,10 +35,15 @@ def gradient_table(rows: list[Row]) -> Table:
     records = [_gradient_record(r) for r in rows]
     about = (
         "Value and gradient of the collapsed bound in θ and Z at the same θ and Z (lengthscales 2, scale 1, noise 0.3; "
-        "a random subset of the training rows), float64, the same jitter of 1e-6; M = 100 on the data sets (paper's "
+        "a random subset of the training rows), float64, the same jitter of 1e-6 (GPyTorch has none); M = 100 on the "
+        "data sets (paper's "
         "split 0 and scaling), M = 200 and D = 8 on synthetic rows. Each call is warm and what the package's own "
         "optimiser or sampler calls; the median of all calls of a process, then over processes. Ours adds the log "
-        "prior and its gradient. PyMC with Z as a variable and with Numba ran once for each problem."
+        "prior and its gradient. PyMC with Z as a variable and with Numba, and GPflow with XLA, run once for each "
+        "problem. "
+        "With two cores a package may use two threads: ours keeps to one where work is so small (its chains have the "
+        "other "
+        "core), and PyMC's products by NumPy lose by it."
     )
     return Table("gradient", "1. Value and gradient of the bound", about, parts, records, R.failures(rows))
 
@@ -79,7 +84,11 @@ def identity(row: Row) -> Row:
     job = row["job"]
     keys = ("problem", "contestant", "cores", "repeat")
     found = {key: job[key] for key in keys} | {"status": row["status"], "reason": row["reason"]}
-    return found | {"wall_s": row.get("wall"), "peak_mb": row.get("peak_mb"), "busy": is_busy(row)}
+    return (
+        found
+        | {"wall_s": row.get("wall"), "peak_mb": row.get("peak_mb"), "busy": is_busy(row)}
+        | {key: row.get(key, "") for key in ("when", "commit", "processor")}
+    )
 
 
 def growth_table(rows: list[Row]) -> Table:

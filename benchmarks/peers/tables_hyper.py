@@ -22,6 +22,11 @@ def seconds_to_ess(row: Row, target: float = TARGET_ESS) -> float:
     return setup + result["sampling_seconds"] * (tune + needed) / (tune + numbers["draws"])
 
 
+def mixed(rows: list[Row]) -> list[Row]:
+    """Without runs whose chains disagree: their ESS means nothing."""
+    return [r for r in rows if r["status"] != "done" or r["judged"]["r_hat"] <= MIXED]
+
+
 def hyperposterior_table(rows: list[Row]) -> Table:
     rows = R.of(rows, "hyperposterior")
     columns = ["", "seconds", "draws", "min ESS", "R-hat", "ESS / s", "ours is x", "largest \\|z\\|", "rms z"]
@@ -46,7 +51,7 @@ def hyperposterior_table(rows: list[Row]) -> Table:
                     R.spread(R.middle(mine, R.ess)),
                     f"{max(r['judged']['r_hat'] for r in R.done(mine)):.3f}",
                     R.spread(rate),
-                    f"{ours[0] / rate[0]:.1f}" if ours and rate[0] > 0 else "-",
+                    _times_ours(ours, mine),
                     *_agreement_cells(c, R.done(mine), reference),
                     R.number(R.middle(mine, lambda r: r["peak_mb"])[0]),
                 ]
@@ -59,14 +64,24 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         "NUTS of the peers has 200 steps of tuning and 200 draws a chain, about what an ESS of 400 needs, which is "
         "where ours ends; a budget of 10 minutes (GPflow's HMC 2, NumPyro 3, SGPMC 1, Pyro 2) ends whoever needs "
         "more. ESS is the least of bulk and tail over log hyperparameters (rank-normalised, Vehtari et al. 2021), "
-        "R-hat the largest of all runs. z compares posterior means of log θ over all repeats with PyMC's (its own "
+        f"R-hat the largest of all runs (above {MIXED} a run is not compared, for its ESS means nothing). z compares "
+        "posterior means of log θ over all repeats with PyMC's (its own "
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
-        "NUTS on the exact GP is another posterior, and ran on the two smallest sets. PyTensor's caches of compiled "
-        "code are warm. MB is the peak memory of all processes of a job together."
+        "NUTS on the exact GP is another posterior, and is asked for on the two smallest sets. PyTensor's caches of C "
+        "code "
+        "are warm, what Numba compiles for nutpie is not kept. MB is the peak memory of all processes of a job "
+        "together; pages that forked chains share count for each."
     )
     records = [_record(r, rows) for r in rows]
     return Table("hyperposterior", "3. Hyperposterior at fixed Z", about, parts, records, R.failures(rows))
+
+
+def _times_ours(ours: tuple[float, float, float] | None, mine: list[Row]) -> str:
+    rate = R.middle(mixed(mine), ess_per_second)
+    if rate is None:
+        return "not converged"
+    return f"{ours[0] / rate[0]:.1f}" if ours and rate[0] > 0 else "-"
 
 
 def _draws(good: list[Row]) -> str:

@@ -39,7 +39,7 @@ def _postponed(name: str) -> Iterator[None]:
         leave()
 
 
-# scikit-learn imports them for a rarely used function each; together they take longer than JAX.
+# scikit-learn imports them for a rarely used function each.
 with _postponed("scipy.stats"), _postponed("pandas"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.multiclass import check_classification_targets, type_of_target

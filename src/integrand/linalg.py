@@ -15,9 +15,9 @@ AnyArray = Array | np.ndarray
 _FLOOR = 1e-6
 # A noise variance below this is a likelihood running away on a constant y; its square root is still a number.
 LEAST_VARIANCE = 1e-200
-# Below this size one triangular solve is as fast as going on halving.
+# Below this size halving ends with one triangular solve.
 _INVERSE_LEAF = 32
-# Below this size one product is as fast as going on halving.
+# Below this size halving ends with one product.
 _PRODUCT_LEAF = 64
 
 
@@ -50,7 +50,7 @@ def cholesky(K: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Bool[Array, "
 def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L⁻¹, explicit: a product with it runs at matrix-product speed and is as accurate as a solve here.
 
-    By halves, [[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [-d⁻¹ c a⁻¹, d⁻¹]]: two to three times as fast as one solve.
+    By halves, [[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [-d⁻¹ c a⁻¹, d⁻¹]], so that most of the work is products.
     """
     n = L.shape[0]
     if n <= _INVERSE_LEAF:
@@ -62,7 +62,7 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def transposed(A: Float[Array, "M K"]) -> Float[Array, "K M"]:
-    """Aᵀ as an array of its own: on CPU a product with a transposed left factor takes more than twice as long."""
+    """Aᵀ as an array of its own: products with a transposed left factor are slow on CPU."""
     return jax.lax.optimization_barrier(A.T)
 
 

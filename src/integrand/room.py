@@ -1,7 +1,7 @@
 """Room for compiled programs.
 
 Linux allows a process so many memory maps (65 530 unless told otherwise), and every program that XLA compiles for the
-CPU takes a few: some 400 for a fit whose shapes are new. A process that fits data of ever new shapes, such as a long
+CPU takes a few. A process that fits data of ever new shapes, such as a long
 search over models, would be ended by the system after a few hundred of them, inside the compiler.
 """
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,15 +112,50 @@ def test_failures_become_rows_with_their_reason(tmp_path, record, text, status, 
     assert (row["status"], row["reason"]) == (status, reason)
 
 
+def test_a_child_that_was_ended_from_outside_says_nothing_about_its_package(tmp_path, record):
+    row, _ = ran(tmp_path, record, "import os, signal; print('Error: half-way'); os.kill(os.getpid(), signal.SIGTERM)")
+    assert (row["status"], row["reason"]) == ("interrupted", "ended from outside (SIGTERM)")
+
+
+def test_what_a_child_leaves_behind_is_ended_with_it(tmp_path, record):
+    number = tmp_path / "number"
+    text = "import subprocess; left = subprocess.Popen(['sleep', '60'])\n"
+    ran(tmp_path, record, text + f"open({str(number)!r}, 'w').write(str(left.pid))")
+    state = Path("/proc", number.read_text(), "stat")
+    for _ in range(100):
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("it still runs")
+
+
+def keep(folder, which, **other):
+    """A result file as the driver writes it, but for this."""
+    path = run.result_path(folder, which)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    row = {"status": "done", "processor": run.machine().get("processor", run.UNKNOWN), "job": which.record()}
+    path.write_text(json.dumps(row | other))
+
+
 def test_what_is_there_is_not_run_again(tmp_path):
     todo = plan.jobs(plan.SMOKE, ["gradient"])
     first, second, *_ = todo
     for job, status in ((first, "done"), (second, "failed")):
-        path = run.result_path(tmp_path, job)
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"status": status}))
+        keep(tmp_path, job, status=status)
     assert run.pending(todo, tmp_path, retry=False) == todo[2:]
     assert run.pending(todo, tmp_path, retry=True) == todo[1:]
+    assert run.pending(todo, tmp_path, retry=False, again=True) == todo
+
+
+@pytest.mark.parametrize(
+    "other", [{"processor": "another"}, {"job": {"options": {"seconds": 99.0}}}, {"status": "interrupted"}]
+)
+def test_a_row_of_another_machine_or_of_other_settings_or_of_nothing_is_run_again(tmp_path, other):
+    job = plan.jobs(plan.SMOKE, ["gradient"])[0]
+    keep(tmp_path, job)
+    assert run.pending([job], tmp_path, retry=False) == []
+    keep(tmp_path, job, **other)
+    assert run.pending([job], tmp_path, retry=False) == [job]
 
 
 def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):

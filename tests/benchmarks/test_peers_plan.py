@@ -105,7 +105,13 @@ def test_accuracy_has_our_default_priors_and_those_of_the_peers():
 def test_the_quick_profile_leaves_out_what_is_slow():
     jobs = plan.jobs(plan.QUICK)
     names = {(j.measure, j.contestant) for j in jobs}
-    slow = [("gradient", "pymc-z"), ("gradient", "pymc-numba"), ("accuracy", "pymc-nutpie"), ("ml2", "gpytorch-slow")]
+    slow = [
+        ("gradient", "pymc-z"),
+        ("gradient", "pymc-numba"),
+        ("gradient", "gpflow-xla"),
+        ("accuracy", "pymc-nutpie"),
+        ("ml2", "gpytorch-slow"),
+    ]
     assert not names & set(slow)
     assert ("hyperposterior", "pymc-nutpie") in names
     assert max(j.limit for j in jobs if j.task == "ml2") == 120.0

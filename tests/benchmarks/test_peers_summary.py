@@ -76,12 +76,26 @@ def test_rates_are_over_the_better_of_two_samplers(rows):
     for r in of(rows, "hyperposterior"):
         seconds = {"integrand-fixed-z": 1.0, "pymc": 12.0, "pymc-nutpie": 6.0}.get(r["job"]["contestant"], 1.0)
         r["result"]["seconds"] = seconds
-        r["judged"] |= {"ess_bulk": 100.0, "ess_tail": 50.0}
+        r["judged"] |= {"ess_bulk": 100.0, "ess_tail": 50.0, "r_hat": 1.0}
     found = summary(rows)
     each = ("boston", "concrete", "energy", "winered", "yacht")
     both = found["ESS a second: ours over the better of PyMC's NUTS and nutpie"][0]
     assert both == (", ".join(f"{d} 6.00" for d in each), "≥ 5, aim 10", "yes, not the aim")
     assert found["ESS a second: ours over PyMC's NUTS"][0][2] == "yes, and the aim"
+    # An ESS of chains that disagree means nothing.
+    for r in of(rows, "hyperposterior", problem="energy-0", contestant="pymc-nutpie"):
+        r["judged"]["r_hat"] = 1.6
+    assert "energy 12.00, " in summary(rows)["ESS a second: ours over the better of PyMC's NUTS and nutpie"][0][0]
+
+
+def test_seconds_to_an_ess_count_what_is_not_sampling_once(rows):
+    for r in of(rows, "hyperposterior"):
+        ours = r["job"]["contestant"] == "integrand-fixed-z"
+        r["result"] |= {"seconds": 11.0 if ours else 40.0, "sampling_seconds": 10.0 if ours else 20.0, "tune": 100}
+        r["judged"] |= {"ess_bulk": 400.0 if ours else 200.0, "ess_tail": 500.0, "r_hat": 1.0, "draws": 100}
+    # Theirs: 20 s of setup, 100 steps of tuning and 200 instead of 100 draws: 20 + 20 * 300 / 200.
+    seen, *_ = summary(rows)["seconds to an ESS of 400: the better of both over ours"][0]
+    assert seen.startswith(f"boston {50.0 / 11.0:.2f}, ")
 
 
 def test_posteriors_that_do_not_agree_are_told(rows):
@@ -103,8 +117,8 @@ def test_the_whole_product_has_its_bars_by_data_set(rows):
 
     for dataset, value in {"boston": 40.0, "energy": 20.0, "yacht": 10.0, "concrete": 60.0, "winered": 40.0}.items():
         set_seconds(f"{dataset}-0", value)
-    gpflow = "seconds: ours, integrated, over GPflow's ML-II"
-    gpytorch = "seconds: ours, integrated, over GPyTorch's ML-II"
+    gpflow = "seconds: ours, integrated, over GPflow's ML-II (to its end, 1000 steps at most)"
+    gpytorch = "seconds: ours, integrated, over GPyTorch's ML-II (2000 steps)"
     short, long = summary(rows)[gpflow]
     assert short == ("boston 1.00, energy 0.50, yacht 0.25", "≤ 1", "yes")
     assert long == ("concrete 1.50, winered 1.00", "≤ 2, aim 1", "yes, not the aim")

@@ -74,6 +74,15 @@ def diverging(share):
     return chains_of(independent(), diverging=draws)
 
 
+def drifting(divergences):
+    """Chains that jump: one draw in sixteen has a trajectory."""
+    steps = np.zeros((4, 400), int)
+    steps.flat[::16] = 3
+    draws = np.zeros((4, 400), bool)
+    draws.flat[: 16 * divergences : 16] = True
+    return chains_of(independent(), diverging=draws, n_steps=steps)
+
+
 def sluggish_energy():
     return chains_of(independent(), energy=np.cumsum(independent()[:, :, 0], axis=1))
 
@@ -86,6 +95,8 @@ CASES = {
     "short": (lambda: chains_of(independent(40)), {}, {"ess-bulk", "ess-tail"}, False),
     "many divergences": (lambda: diverging(0.02), {}, {"divergences"}, False),
     "one divergence": (lambda: diverging(1 / 1600), {}, {"divergences"}, True),
+    "one of few trajectories": (lambda: drifting(1), {}, {"divergences"}, True),
+    "two of few trajectories": (lambda: drifting(2), {}, {"divergences"}, False),
     "energy": (sluggish_energy, {}, {"e-bfmi"}, False),
     "rejections": (lambda: chains_of(independent()), {"rejections": 600, "evaluations": 10_000}, {"rejections"}, False),
     "few rejections": (lambda: chains_of(independent()), {"rejections": 400, "evaluations": 10_000}, set(), True),

@@ -207,7 +207,7 @@ def test_other_likelihoods(method, likelihood, data):
 def drawn_by_nuts(method, data):
     """Draws of φ that those of other samplers are held against."""
     if (method, "nuts") not in _fitted:
-        _fitted[method, "nuts"] = fit(data, method=method, target_ess=400.0, max_draws=1_500, chains=4)
+        _fitted[method, "nuts"] = fit(data, method=method, sampler="nuts", target_ess=400.0, max_draws=1_500, chains=4)
     return _fitted[method, "nuts"].chains.x
 
 

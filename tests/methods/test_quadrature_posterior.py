@@ -1,4 +1,4 @@
-"""A hyperposterior known by quadrature (posteriordb gp_pois_regr-gp_regr): NUTS with Z = X must agree with it."""
+"""A hyperposterior known by quadrature (posteriordb gp_pois_regr-gp_regr): jumps and NUTS with Z = X must agree."""
 
 import warnings
 
@@ -15,14 +15,15 @@ MEAN = np.array([6.89343, 2.43810, 1.83169])
 SD = np.array([1.28970, 0.79007, 0.50018])
 
 
-@pytest.fixture(scope="module")
-def draws():
+@pytest.fixture(scope="module", params=["default", "nuts"])
+def draws(request):
     posterior = fit(
         X,
         Y,
         RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0)),
         noise=on_variance(HalfNormal(1.0)),
         method="sgpr-hmc-fixed-z",
+        sampler=request.param,
         Z=X,
         scaler=Standardiser.identity(1),
         jitter=Jitter(0.0, 1e-10),

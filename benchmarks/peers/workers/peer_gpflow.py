@@ -31,7 +31,10 @@ def gradient(job):
     model = _model(job, *job.point())
     variables = model.trainable_variables
     # What `Scipy.minimize` calls at each step: a compiled graph, NumPy in and out.
-    call = gpflow.optimizers.Scipy().eval_func(model.training_loss_closure(), variables, tf_fun_args={}, compile=True)
+    by_xla = {"jit_compile": True} if job.options.get("xla") else {}
+    call = gpflow.optimizers.Scipy().eval_func(
+        model.training_loss_closure(), variables, tf_fun_args=by_xla, compile=True
+    )
     x = tf.concat([tf.reshape(v, (-1,)) for v in variables], 0).numpy()
     times = timed_calls(lambda: call(x), job.options)
     return times | {"value": -float(call(x)[0]), "gradient_in": "θ, Z"}, {}

@@ -82,6 +82,7 @@ def sample(job):
     # The whole product starts from a Z of its own, else it has the one that its peers are given.
     given = {} if job.options.get("own_Z") else {"Z": job.Z}
     given["predictive_draws"] = max(job.predictive(), 1)  # no peer prepares to predict where nothing is predicted
+    given |= {"chains": job.options["chains"], "max_minutes": job.options["cap"] / 60.0}
     posterior = _fit(job, job.options["method"], priors=job.options["priors"], **given)
     seconds, spent = job.seconds(), dict(posterior.seconds)
     theta = posterior.theta

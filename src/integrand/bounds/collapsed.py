@@ -6,7 +6,7 @@ With K = k(Z, X), Kmm = k(Z, Z) + jitter = L Lᵀ, Li = L⁻¹, s = σ² and res
     L(θ, Z) = -N/2 log 2πs - Σ log diag LB - rᵀr/2s + cᵀc/2 - Σ k(x, x)/2s + tr W / 2s
 
 The rows of the data enter only through sums. K Kᵀ is never formed: accumulated first and whitened afterwards it
-loses up to 13 digits. The gradient is the closed form in the same whitened coordinates, not autodiff.
+loses digits. The gradient is the closed form in the same whitened coordinates, not autodiff.
 """
 
 import math

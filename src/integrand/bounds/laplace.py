@@ -141,7 +141,7 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
 
 
 def _without_slope(rows: RowLikelihood, f: Float[Array, " N"]) -> RowLikelihood:
-    """`rows` with no derivative in what they hold, such as the noise: loops that carry one compile for minutes."""
+    """`rows` with no derivative in what they hold, such as the noise: loops that carry one compile slowly."""
     function, held = jax.closure_convert(rows, f)
     held = jax.lax.stop_gradient(held)
     return lambda f: function(f, *held)

@@ -63,7 +63,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
     method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
     sampler: Annotated[
-        str, typer.Option(help="nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
+        str, typer.Option(help="default, nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
     ] = "default",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",

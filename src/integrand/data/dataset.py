@@ -18,7 +18,7 @@ from integrand.precision import in_float64
 
 T = TypeVar("T")
 
-# Bytes of a block of k(Z, X): one that stays in cache is half again as fast as one five times as large.
+# Bytes of a block of k(Z, X): one that stays in cache.
 _BLOCK_BYTES = 4 * 2**20
 # Bytes that may be kept between two passes.
 _KEEP_BYTES = 256 * 2**20

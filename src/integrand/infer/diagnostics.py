@@ -14,7 +14,7 @@ from integrand.infer.chains import Chains
 
 R_HAT_LIMIT = 1.01
 E_BFMI_LIMIT = 0.3
-# Shares of draws that may diverge, or of evaluations that may fail, before the verdict is bad.
+# Shares of trajectories that may diverge (one may anyway), or of evaluations that may fail, before the verdict is bad.
 DIVERGENCE_LIMIT = 0.005
 REJECTION_LIMIT = 0.05
 # A gain of the bound below this many nats cannot be seen in a prediction.
@@ -156,7 +156,7 @@ def verdict(
         found.append(
             Finding(
                 "divergences",
-                share > DIVERGENCE_LIMIT,
+                divergences > 1 and share > DIVERGENCE_LIMIT,
                 f"{divergences} of {chains.n_trajectories} trajectories diverged.",
                 "Raise target_accept (0.9 or 0.95), or use priors with lighter tails.",
             )

@@ -34,7 +34,7 @@ _SHARE, _FREEDOM, _WIDTH = 0.1, 5.0, 1.1
 # Jumps of a draw; leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
 _JUMPS, _MOST_LEAPS, _STRAY = 3, 4, 0.2
 # One draw in so many has a drift: few where jumps are mostly accepted.
-_SELDOM, _OFTEN, _MOSTLY = 4, 2, 0.5
+_SELDOM, _OFTEN, _MOSTLY = 4, 3, 0.5
 # While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
 _STAGES, _BURN_IN = 2, 0.25
 _FIRST_STEP, _FORGETTING = 0.5, 0.6

@@ -90,7 +90,7 @@ def sample_nuts(
 
 
 def load_engine() -> None:
-    """Import nutpie, which takes seconds."""
+    """Import nutpie ahead of its use."""
     import nutpie  # noqa: F401
 
 

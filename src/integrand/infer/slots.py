@@ -2,7 +2,7 @@
 
 A *slot* is a tuning step or a kept draw: `thin` transitions, of which the last is recorded. The program does as many
 slots as it is asked to, up to the size of its buffer, so tuning, drawing, another number of draws or another step size
-compile nothing (a compilation costs as much as thousands of transitions).
+compile nothing.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Threads for the job at hand, without changing the user's process.
 
-Small matrices and thread pools do not mix: with M = 100 the pools cost more than the work. OpenBLAS, which JAX
+Small matrices and thread pools do not mix: chains run side by side instead. OpenBLAS, which JAX
 calls for factorisations, is held to one thread in a scope; XLA's own pool is switched off per compiled function.
 """
 
@@ -23,7 +23,7 @@ def available_cores() -> int:
 def compiler_options(threads: int) -> dict[str, bool | int]:
     """XLA options for a function that shall run on one thread, or on as many as there are.
 
-    Wide vectors make the exponentials a quarter faster where the processor has them, and change nothing elsewhere.
+    Wide vectors are for the exponentials, where the processor has them; they change nothing elsewhere.
     """
     return {"xla_cpu_multi_thread_eigen": threads != 1, "xla_cpu_prefer_vector_width": 512}
 

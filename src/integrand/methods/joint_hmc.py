@@ -3,9 +3,9 @@
     log p(θ) + log N(v; 0, I) + Σₙ E log p(yₙ | f(xₙ)),   u = L v,  Z fixed after the warm start
 
 v is narrow where the noise is small, and moves with θ. NUTS and HMC therefore draw ε, with v = m(θ) + LB(θ)⁻ᵀ ε the
-Gaussian that v has under sites (`bounds/joint.py`). For Gaussian noise ε and θ are then independent, and the chains
-mix as well as those of `sgpr-hmc-fixed-z`; other likelihoods come close to that. SG-HMC, which sees a batch of rows at
-a step, does so with the sites of some rows that stand for all. Only θ is judged.
+Gaussian that v has under sites (`bounds/joint.py`). For Gaussian noise ε and θ are then independent, for other
+likelihoods nearly so. SG-HMC, which sees a batch of rows at a step, does so with the sites of some rows that stand for
+all. Only θ is judged.
 
 `schedule="paper"` is what the paper's runs did: 100 steps of L-BFGS on θ, v and Z, then one chain of HMC over (θ, v)
 with 10 leapfrog steps, 500 steps of burn-in and 500 draws of which 50 predict. But for one thing: the burn-in tunes the

@@ -24,7 +24,7 @@ from integrand.targets import CollapsedTarget, Counter, gp_at
 TRACED = ("hmc", "mala", "metropolis", "slice")
 SAMPLERS = ("default", "nuts", *TRACED, "nested", "sghmc")
 
-# Where there are so many times as many rows as a sample has, the sample is worth its while.
+# Where there are so many times as many rows as a sample has, the sample searches.
 _LEAST_FOLD = 2.5
 
 

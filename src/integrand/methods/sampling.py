@@ -17,7 +17,7 @@ from integrand.targets import Counter
 
 # Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
 _LEAST_TUNE = 300
-# Samplers whose rounds, or all of whose draws, NUTS makes.
+# Samplers for which `run` calls NUTS; by default chains of φ alone jump first.
 _BY_NUTS = ("default", "nuts", "nested")
 
 
@@ -27,7 +27,7 @@ class Sampling(FitRecord):
     def __init__(self, problem: Problem, counter: Counter, parallel: int):
         super().__init__(problem, counter, parallel)
         self.target_accept = self.settings.target_accept
-        self.bends = True  # whether long tails may be bent, where NUTS draws
+        self.bends = True  # whether long tails may be bent, where jumps or NUTS draw
         self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
         self.scouting: Chains | None = None  # draws that final chains begin from, and that stand in for them
 
@@ -173,7 +173,7 @@ class Sampling(FitRecord):
         return density.values is not None and self.settings.sampler == "default" and self.may_bend(density, n)
 
     def may_bend(self, density: Density, n: int) -> bool:
-        """Whether coordinates may be bent: where NUTS draws φ and nothing else."""
+        """Whether coordinates may be bent: where jumps or NUTS draw φ and nothing else."""
         return self.bends and self.by_nuts(density) and n == self.n_theta
 
     def usable(self, whitening: Whitening, density: Density) -> Whitening:
@@ -181,7 +181,7 @@ class Sampling(FitRecord):
         return whitening if self.may_bend(density, len(whitening.centre)) else whitening.straightened()
 
     def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
-        """The whitening that draws (chain, draw, coordinate) tell, bent where NUTS draws hyperparameters alone."""
+        """The whitening that draws (chain, draw, coordinate) tell, bent where jumps or NUTS draw φ alone."""
         n = draws.shape[2]
         return whitening_from_draws(draws.reshape(-1, n), before, self.may_bend(density, n))
 

@@ -10,7 +10,7 @@
 Lines count the numbered statements of the paper's listing, not its blank lines.
 
 The paper takes one gradient step of Z at a time; here Z climbs the averaged bound for a few L-BFGS steps between two
-samplings, which needs fewer samplings for the same Z. `paper_schedule.py` has the paper's own schedule.
+samplings. `paper_schedule.py` has the paper's own schedule.
 """
 
 from collections.abc import Callable

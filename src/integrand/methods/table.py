@@ -23,7 +23,7 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     draws: bool = False  # θ is drawn, so there must be something to draw
     any_likelihood: bool = False  # not only Gaussian noise
-    samplers: tuple[str, ...] = ()  # that may be chosen, the default first
+    samplers: tuple[str, ...] = ()  # that may be chosen in place of the method's own
     own_sampler: bool = False  # part of the method: the setting stays at its default
     sparse: bool = True  # has inducing points
     paper: bool = False  # has the schedule of the paper's runs
@@ -48,7 +48,8 @@ class Method:
             others = ", ".join(other for other, method in METHODS.items() if method.collapsed)
             raise InputError(f"{name} needs all rows in the memory of one process: use {others}")
         if settings.sampler not in (Settings.sampler, "nuts"):
-            raise InputError(f"the sampler {settings.sampler} needs all rows in the memory of one process: use nuts")
+            sampler = settings.sampler
+            raise InputError(f"the sampler {sampler} needs all rows in the memory of one process: use default or nuts")
         if settings.schedule == "paper":
             raise InputError("the paper's schedule needs all rows in the memory of one process: use the default")
 

@@ -92,6 +92,6 @@ def _data(figure: Figure) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font does not have
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(stream, format="svg", transparent=True, dpi=150, metadata=metadata)
-    # Hundredths of a point are finer than any screen, and half the size of what matplotlib writes.
+    # Hundredths of a point are finer than any screen, and shorter than what matplotlib writes.
     slim = _PATH.sub(lambda path: _LONG_NUMBER.sub(rb"\1", path[0]), stream.getvalue())
     return "data:image/svg+xml;base64," + base64.b64encode(slim).decode("ascii")

@@ -21,7 +21,7 @@ from integrand.gp import GP
 from integrand.infer.threads import compiler_options
 from integrand.model import Model
 
-# Above this many multiplications for one value and gradient, threads inside a product beat chains side by side.
+# Above this many multiplications for one value and gradient, threads go inside its products; else chains share them.
 LARGE = 2e10
 
 # How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
@@ -118,7 +118,7 @@ def timed(program: Callable, *args: Any, **static: Any) -> Any:
 
 
 def packed(value: Any, d_phi: Any, priors: Any, dZ: Any = None) -> Array:
-    """The result of a program as one array: each array that leaves XLA costs as much as a small product does."""
+    """The result of a program as one array: each array that leaves XLA has a cost of its own."""
     (prior, d_prior), (jacobian, d_jacobian) = priors
     parts = [jnp.stack([value, prior, jacobian]), d_phi, d_prior, d_jacobian]
     return jnp.concatenate(parts if dZ is None else [*parts, dZ.ravel()])
