@@ -29,6 +29,7 @@ from integrand import (
 )
 from integrand.bounds.averaged import averaged_bound
 from integrand.infer.metric import whitening_from_hessian
+from integrand.distributed.together import _number_of
 from integrand.infer.nuts import sample_nuts
 from integrand.precision import float64_scope
 from integrand.targets import CollapsedTarget, ExactTarget
@@ -232,9 +233,20 @@ def test_many_values_are_those_of_one_at_a_time(case, n):
     assert (target.counter.values, target.counter.failures) == (2 * n, 2)
 
 
+def test_where_a_value_is_large_work_each_has_its_own_call(case, monkeypatch):
+    target, phis = CollapsedTarget(MODEL, case.data, JITTER), MODEL.start() + np.arange(3.0)[:, None] / 4
+    together = target.log_densities(phis, case.Z)
+    monkeypatch.setattr("integrand.targets.collapsed.LARGE", 0.0)
+    assert target.together(len(case.Z)) == 0
+    np.testing.assert_allclose(target.log_densities(phis, case.Z), together, rtol=1e-10)
+    assert target.counter.values == 6
+
+
 def test_factored_again_is_factored(case):
     target = CollapsedTarget(MODEL, case.data, JITTER)
     one, again = (f(MODEL.start(), case.Z) for f in (target.factored, target.factored_again))
+    # Processes that compute one bound together compare what the leader and the others see of it.
+    assert _number_of(target._factored(MODEL.start(), case.Z)) == _number_of(one) != 0.0
     assert again.log_likelihood == pytest.approx(one.log_likelihood, rel=1e-12)
     np.testing.assert_allclose(again.m, one.m, rtol=1e-9)
     np.testing.assert_allclose(again.LB, one.LB, rtol=1e-9)

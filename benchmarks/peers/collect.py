@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import machine as facts
@@ -21,12 +22,14 @@ TABLES = (gradient_table, ml2_table, hyperposterior_table, product_table, accura
 _ALSO = {"hyperposterior": ["agreement"]}
 
 
-def collect(results: Path, out: Path, profile: str, there: str) -> None:
+def collect(
+    results: Path, out: Path, profile: str, planned: int, counts: Callable[[Row], bool] = lambda row: True
+) -> None:
     """Write README.md, the CSV files and figures to `out`; measures without rows are left out.
 
-    `there` says how much of the profile the results are.
+    `planned` is how many jobs the profile has; rows that do not count are of other settings.
     """
-    rows = R.read(results)
+    rows = [row for row in R.read(results) if counts(row)]
     out.mkdir(parents=True, exist_ok=True)
     if not rows:
         print("there are no results yet")
@@ -37,7 +40,7 @@ def collect(results: Path, out: Path, profile: str, there: str) -> None:
         _write_csv(out / f"{table.name}.csv", table.records)
     noted = results.parent / "machine.json"
     machine = json.loads(noted.read_text()) if noted.exists() else facts.machine()
-    (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile, there))
+    (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile, planned))
     print(f"wrote {out}: {len(rows)} rows, {len(tables)} tables, {len(drawn)} figures")
 
 
@@ -50,7 +53,7 @@ def _write_csv(path: Path, records: list[Row]) -> None:
 
 
 def _page(
-    rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[str, str], profile: str, there: str
+    rows: list[Row], tables: list[Table], drawn: list[str], machine: dict[str, str], profile: str, planned: int
 ) -> str:
     links = "../../benchmarks.md" if profile != "full" else "../benchmarks.md"
     parts = [
@@ -59,7 +62,7 @@ def _page(
         "for our whole product, which has its own defaults), one "
         f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
         "processes, least and most in brackets where there are several; a dash where nothing was run. These are "
-        f"{there}.",
+        f"{len(rows)} of the {planned} jobs of the profile.",
     ]
     if profile != "full":
         parts.append(

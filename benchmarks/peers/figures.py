@@ -8,13 +8,13 @@ from agreement import agreement as agreement_of
 from contestants import OURS
 from rows import Row
 from tables import median_ms
-from tables_hyper import ess_per_second, seconds_to_ess
+from tables_hyper import ess_per_second, mixed, seconds_to_ess
 from tables_product import seconds
 
 _COLOURS = {"integrand": "#0b5fa5", "gpflow": "#d95f02", "gpytorch": "#7f3c8d", "pyro": "#b07aa1", "pymc": "#3a923a"}
 _COLOURS |= {"gpjax": "#c43c39", "numpyro": "#8c8c8c", "sklearn": "#b8a100"}
 _HATCHES = {"gpytorch-slow": "///", "pymc-nutpie": "///", "pymc-z": "\\\\\\", "gpflow-sgpmc": "///"}
-_HATCHES |= {"pymc-numba": "..."}
+_HATCHES |= {"pymc-numba": "...", "gpflow-xla": "..."}
 
 
 # Bars that differ by more than this have a log scale: below it they can stand on zero.
@@ -142,7 +142,7 @@ def ml2(pyplot, rows: list[Row]):
 
 
 def hyperposterior(pyplot, rows: list[Row]):
-    rows = R.done(R.of(rows, "hyperposterior"))
+    rows = mixed(R.done(R.of(rows, "hyperposterior")))
     problems = R.datasets(rows)
     if not problems:
         return None
@@ -188,7 +188,7 @@ def product(pyplot, rows: list[Row]):
     reached = [r for p in problems if not R.short_of(R.where(ours, problem=p)) for r in R.where(ours, problem=p)]
     values = _medians(reached, problems, seconds)
     values |= {c: v for c, v in _medians(R.of(rows, "ml2"), problems, seconds).items() if c != OURS}
-    hyper = [r for r in R.of(rows, "hyperposterior") if R.name(r) in ("pymc", "pymc-nutpie")]
+    hyper = [r for r in mixed(R.of(rows, "hyperposterior")) if R.name(r) in ("pymc", "pymc-nutpie")]
     values |= _medians(hyper, problems, seconds_to_ess)
     figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
     _bars(axes, problems, values, "seconds")

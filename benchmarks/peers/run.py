@@ -85,10 +85,14 @@ def pending(todo: list[Job], results: Path, retry: bool, again: bool = False) ->
             return True
         row = json.loads(path.read_text())
         elsewhere = row.get("processor", UNKNOWN) != processor
-        other = row["job"] != json.loads(json.dumps(job.record()))
-        return elsewhere or other or row["status"] == "interrupted" or (retry and row["status"] == "failed")
+        return elsewhere or not of_plan(row, job) or (retry and row["status"] == "failed")
 
     return [job for job in todo if waits(job)]
+
+
+def of_plan(row: dict, job: Job | None) -> bool:
+    """Whether a row was made with the settings of today's plan, if this job is part of it."""
+    return job is not None and row["job"] == json.loads(json.dumps(job.record()))
 
 
 def interpreter(job: Job, venvs: Path) -> list[str]:
@@ -123,6 +127,8 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
     row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
     row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", UNKNOWN)}
+    if row["status"] == "interrupted":  # no result, and perhaps there was a good one
+        return row
     path = result_path(results, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
@@ -198,9 +204,8 @@ def main() -> None:
         run_all(waiting, arguments, work, results)
     from collect import collect
 
-    planned = jobs(PROFILES[arguments.profile])
-    waits = len(pending(planned, results, False))
-    collect(results, out, arguments.profile, f"{len(planned) - waits} of the {len(planned)} jobs of the profile")
+    planned = {job.key: job for job in jobs(PROFILES[arguments.profile])}
+    collect(results, out, arguments.profile, len(planned), lambda row: of_plan(row, planned.get(row["job"]["key"])))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def hyperposterior_table(rows: list[Row]) -> Table:
     parts = []
     for p in R.datasets(rows):
         some = R.where(rows, problem=p)
-        ours = R.middle(R.where(some, contestant=OURS_FIXED), ess_per_second)
+        ours = R.middle(mixed(R.where(some, contestant=OURS_FIXED)), ess_per_second)
         reference = R.done(R.where(some, contestant=REFERENCE))
         cells = []
         for c in R.ordered(map(R.name, some)):

@@ -77,6 +77,7 @@ def ml2(job):
 
 
 def sample(job):
+    from integrand.methods.jumping import tuning_draws
     from integrand.methods.problem import Settings
 
     # The whole product starts from a Z of its own, else it has the one that its peers are given.
@@ -90,7 +91,7 @@ def sample(job):
     row = {
         "seconds": seconds,
         "sampling_seconds": spent.get("final", 0.0),
-        "tune": Settings().tune,
+        "tune": tuning_draws(draws.shape[2], Settings().tune // 2),  # after scouting; a whole fit has no use for it
         "reached": posterior.verdict.convergence.reached(Settings().target_ess),
         "verdict": str(posterior.verdict),
         "spent": spent,

@@ -36,7 +36,7 @@ _JUMPS, _MOST_LEAPS, _STRAY = 3, 4, 0.2
 # One draw in so many has a drift: few where jumps are mostly accepted.
 _SELDOM, _OFTEN, _MOSTLY = 4, 3, 0.5
 # While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
-_STAGES, _BURN_IN = 2, 0.25
+STAGES, _BURN_IN = 2, 0.25
 _FIRST_STEP, _FORGETTING = 0.5, 0.6
 
 Values = Callable[[Float[np.ndarray, "K P"]], Float[np.ndarray, " K"]]
@@ -91,18 +91,18 @@ def tune_jumps(
         Sees no draws, only how many slots are done; whatever number it returns ends the run.
     """
     told = Tuned(whitening, _FIRST_STEP, starts, _first_values(log_density, values, starts))
-    count = -(-draws // _STAGES)
+    count = -(-draws // STAGES)
     kept, done = [], 0
 
     def only_slots(w: Watch) -> int | None:
         over = None if watch is None else watch(w._replace(chains=w.chains.first(0), done=done + w.done))
         return None if over is None else w.chains.n_draws
 
-    for stage in range(_STAGES):
+    for stage in range(STAGES):
         adapt = functools.partial(_adapted, target_accept)
         run, steps = _run(log_density, values, told, count, [*seed, stage], parallel, only_slots, adapt, _OFTEN)
         if run.interrupted or run.chains.n_draws < count:
-            return run if stage == _STAGES - 1 else run._replace(chains=run.chains.first(0))
+            return run if stage == STAGES - 1 else run._replace(chains=run.chains.first(0))
         done += count
         kept.append(run.chains.x[:, int(_BURN_IN * count) if stage == 0 else 0 :])
         x = np.concatenate(kept, axis=1)

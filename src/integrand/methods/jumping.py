@@ -7,7 +7,7 @@ import numpy as np
 
 from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
 from integrand.infer.diagnostics import convergence
-from integrand.infer.jumps import Tuned, sample_jumps, tune_jumps
+from integrand.infer.jumps import STAGES, Tuned, sample_jumps, tune_jumps
 from integrand.infer.metric import Whitening
 from integrand.methods.density import Density
 from integrand.methods.problem import Settings
@@ -52,8 +52,9 @@ class Chaining(Protocol):
 
 
 def tuning_draws(n: int, tune: int) -> int:
-    """Tuning draws of final chains that jump in n coordinates; `tune` is what NUTS would take."""
-    return max(tune, min(_EACH * n, _MOST))
+    """Tuning draws of final chains that jump in n coordinates, equal stages; `tune` is what NUTS would take."""
+    each = -(-max(tune, min(_EACH * n, _MOST)) // STAGES)
+    return STAGES * each
 
 
 def jumping_round(

@@ -57,6 +57,15 @@ class Factored(NamedTuple):
     LB: Float[np.ndarray, "M M"]
 
 
+class _Found(NamedTuple):
+    """What the program behind `factored` gives; processes compare the bound, arrays stay where it left them."""
+
+    log_likelihood: float
+    log_prior: float
+    m: Any
+    LB: Any
+
+
 def _factors_at(model: Model, jitter: Jitter):
     """Bound and log prior, and q*(u), as a function of φ, Z and the data."""
 
@@ -136,8 +145,8 @@ class CollapsedTarget:
 
     def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
         """L(θ, Z) without gradients, and q*(u), which costs nothing on top."""
-        values, m, LB = self._factored(phi, Z)
-        return Factored(float(values[0]), np.asarray(m), np.asarray(LB))
+        found = self._factored(phi, Z)
+        return Factored(found.log_likelihood, np.asarray(found.m), np.asarray(found.LB))
 
     def factored_again(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
         """The same by the program of `log_densities`, which a fit whose chains jump has compiled."""
@@ -146,19 +155,17 @@ class CollapsedTarget:
         values, m, LB = (a[0].copy() for a in self._factored_each(phi[None], Z))
         return Factored(float(values[0]), m, LB)
 
-    def _factored(self, phi: np.ndarray, Z: np.ndarray) -> tuple[Any, Any, Any]:
-        """Bound and log prior, m and LB; arrays stay where the program left them."""
-
-        def run() -> tuple[Any, Any, Any]:
+    def _factored(self, phi: np.ndarray, Z: np.ndarray) -> _Found:
+        def run() -> _Found:
             values, m, LB = self._run(_factored, phi, Z)
-            values = np.asarray(values)
-            self.counter.add(math.isfinite(values[0]), gradient=False)
-            return values, m, LB
+            found = _Found(*np.asarray(values).tolist(), m, LB)
+            self.counter.add(math.isfinite(found.log_likelihood), gradient=False)
+            return found
 
         return run() if self._local else self.data.call("factored", phi, Z, run)
 
     def _factored_each(self, phis: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
-        """The same for no more φ than one call computes."""
+        """Bound and log prior, m and LB, for no more φ than one call computes."""
         n, most = len(phis), self.together(len(Z))
         padded = np.concatenate([phis, np.tile(phis[:1], (most - n, 1))])
         found = [np.asarray(a)[:n] for a in self._run(_factored_each, padded, Z, n)]
@@ -192,15 +199,15 @@ class CollapsedTarget:
 
     def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
         """L(θ, Z) alone."""
-        return float(self._factored(phi, Z)[0][0])
+        return self._factored(phi, Z).log_likelihood
 
     def log_densities(self, phis: Float[np.ndarray, "K P"], Z: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " K"]:
         """Bound + log prior + log Jacobian of each, without gradients."""
         if several := self.together(len(Z)):
             parts = [self._factored_each(phis[i : i + several], Z)[0] for i in range(0, len(phis), several)]
-        else:
-            parts = [self._factored(phi, Z)[0][None] for phi in phis]
-        return np.concatenate(parts).sum(axis=1)
+            return np.concatenate(parts).sum(axis=1)
+        found = [self._factored(phi, Z) for phi in phis]
+        return np.array([f.log_likelihood + f.log_prior for f in found])
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
