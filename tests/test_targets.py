@@ -28,8 +28,8 @@ from integrand import (
     targets,
 )
 from integrand.bounds.averaged import averaged_bound
-from integrand.infer.metric import whitening_from_hessian
 from integrand.distributed.together import _number_of
+from integrand.infer.metric import whitening_from_hessian
 from integrand.infer.nuts import sample_nuts
 from integrand.precision import float64_scope
 from integrand.targets import CollapsedTarget, ExactTarget

@@ -160,9 +160,7 @@ def test_what_is_there_is_not_run_again(tmp_path):
     assert run.pending(todo, tmp_path, retry=False, again=True) == todo
 
 
-@pytest.mark.parametrize(
-    "other", [{"processor": "another"}, {"options": {"seconds": 99.0}}]
-)
+@pytest.mark.parametrize("other", [{"processor": "another"}, {"options": {"seconds": 99.0}}])
 def test_a_row_of_another_machine_or_of_other_settings_is_run_again(tmp_path, other):
     job = plan.jobs(plan.SMOKE, ["gradient"])[0]
     keep(tmp_path, job)
