@@ -24,14 +24,18 @@ from integrand.model import Model
 # Above this many multiplications for one value and gradient, threads go inside its products; else chains share them.
 LARGE = 2e10
 
-# How often each program has been traced, and the seconds of first calls: a second fit must not add to them.
+# How often each program has been traced, and when first calls began and ended: a second fit must not add to them.
 traces: dict[str, int] = {"collapsed": 0, "factored": 0, "factored each": 0, "exact": 0, "exact value": 0}
-_first_calls: list[float] = []
+_first_calls: list[tuple[float, float]] = []
 
 
 def compile_seconds() -> float:
-    """Seconds that calls which traced a program took in this process, so almost all of it compiling."""
-    return sum(_first_calls)
+    """Seconds in which calls of this process traced a program, almost all of it compiling; side by side counts once."""
+    total, until = 0.0, -math.inf
+    for began, ended in sorted(_first_calls):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total
 
 
 class Evaluation(NamedTuple):
@@ -113,7 +117,7 @@ def timed(program: Callable, *args: Any, **static: Any) -> Any:
     before, began = sum(traces.values()), time.monotonic()
     out = program(*args, **static)
     if sum(traces.values()) > before:
-        _first_calls.append(time.monotonic() - began)
+        _first_calls.append((began, time.monotonic()))
     return out
 
 
