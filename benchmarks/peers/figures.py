@@ -234,7 +234,7 @@ def growth(pyplot, rows: list[Row]):
         for c, heights in _medians(rows, problems, value).items():
             points = [(int(p.rpartition("-")[2]), h) for p, h in zip(problems, heights, strict=True) if h is not None]
             if points:
-                style = ":" if c == "pymc-z" else "-"
+                style = ":" if c == "pymc-z" else "--" if c in _HATCHES else "-"
                 axes.plot(*zip(*points, strict=True), "o" + style, color=_colour(c), label=R.bound_label(c), ms=4)
         axes.set(xscale="log", yscale="log", xlabel="N (M = 200, D = 8)", ylabel=label)
         axes.grid(alpha=0.25)

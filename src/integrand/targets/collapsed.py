@@ -158,7 +158,8 @@ class CollapsedTarget:
     def _factored(self, phi: np.ndarray, Z: np.ndarray) -> _Found:
         def run() -> _Found:
             values, m, LB = self._run(_factored, phi, Z)
-            found = _Found(*np.asarray(values).tolist(), m, LB)
+            bound, log_prior = np.asarray(values).tolist()
+            found = _Found(bound, log_prior, m, LB)
             self.counter.add(math.isfinite(found.log_likelihood), gradient=False)
             return found
 
@@ -189,8 +190,11 @@ class CollapsedTarget:
         """Each compiles one program: of `evaluate`, and of `log_densities` or, if chains do not jump, `factored`."""
         phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
         several = np.tile(phi, (self.together(n_inducing), 1))
-        again = (_factored_each, several, Z, 1) if jumps and len(several) else (_factored, phi, Z)
-        return [lambda: self._run(_collapsed, phi, Z), lambda: self._run(*again)]
+
+        def values() -> Any:
+            return self._run(_factored_each, several, Z, 1) if jumps and len(several) else self._run(_factored, phi, Z)
+
+        return [lambda: self._run(_collapsed, phi, Z), values]
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""
