@@ -145,8 +145,9 @@ def test_rounds_end_where_all_rows_disagree_with_the_draws(monkeypatch):
 
 
 def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
-    assert cold.counts["gradients"] > 500
-    assert warm.counts["gradients"] < cold.counts["gradients"] / 10
+    assert cold.counts["gradients"] > 300
+    assert cold.counts["values"] > cold.counts["gradients"]  # by jumps
+    assert warm.counts["gradients"] < cold.counts["gradients"] / 8
     draws = warm.chains.x[:, :, 0].size
     # One value a draw, those of the trials, and what the climbs looked at; none for the draws that predict.
     assert draws <= warm.counts["values"] < draws + 150
