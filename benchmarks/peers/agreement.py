@@ -31,8 +31,8 @@ class Agreement(NamedTuple):
 
 
 def mixed(rows: list[Row]) -> list[Row]:
-    """Runs whose Monte Carlo errors mean something."""
-    return [r for r in rows if r["judged"]["r_hat"] <= MIXED]
+    """Without runs whose chains disagree: their ESS and Monte Carlo errors mean nothing."""
+    return [r for r in rows if not r.get("judged") or r["judged"]["r_hat"] <= MIXED]
 
 
 def _pooled(rows: list[Row]) -> list[tuple[float, float]]:

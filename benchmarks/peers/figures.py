@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import rows as R
-from agreement import REFERENCE
+from agreement import REFERENCE, mixed
 from agreement import agreement as agreement_of
 from contestants import OURS
 from rows import Row
 from tables import median_ms
-from tables_hyper import ess_per_second, mixed, seconds_to_ess
+from tables_hyper import ess_per_second, seconds_to_ess
 from tables_product import seconds
 
 _COLOURS = {"integrand": "#0b5fa5", "gpflow": "#d95f02", "gpytorch": "#7f3c8d", "pyro": "#b07aa1", "pymc": "#3a923a"}

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import rows as R
-from agreement import LEAST_P, REFERENCE, agreement
+from agreement import LEAST_P, REFERENCE, agreement, mixed
 from contestants import CONTESTANTS, OURS
 from rows import Row
 from tables import median_ms
-from tables_hyper import OURS_FIXED, ess_per_second, mixed, seconds_to_ess
+from tables_hyper import OURS_FIXED, ess_per_second, seconds_to_ess
 from tables_ml2 import ml2_target, seconds_to_target
 from tables_product import seconds
 
@@ -107,36 +107,26 @@ def _times(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
 
 def _hyper_lines(rows: list[Row]) -> list[list[str]]:
     bar = Bar(5.0, 10.0)
-    better = "ESS a second: ours over the better of PyMC's NUTS and nutpie"
+    better, both = "ESS a second: ours over the better of PyMC's NUTS and nutpie", ("pymc", "pymc-nutpie")
+
+    def to_the_ess(row: Row) -> float:
+        return 1.0 / seconds_to_ess(row)
+
     return [
-        _line("3", better, _rates(rows, ("pymc", "pymc-nutpie")), bar),
+        _line("3", better, _rates(rows, both), bar),
         _line("3", "ESS a second: ours over PyMC's NUTS", _rates(rows, ("pymc",)), bar),
-        _line(
-            "3", "seconds to an ESS of 400: the better of both over ours", _to_ess(rows, ("pymc", "pymc-nutpie")), None
-        ),
+        _line("3", "seconds to an ESS of 400: the better of both over ours", _rates(rows, both, to_the_ess), None),
         _agreement_line(rows),
     ]
 
 
-def _to_ess(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
-    """The least of their seconds to an ESS of 400 over ours by data set."""
-    found = {}
-    for p in R.datasets(rows):
-        theirs = [R.middle(mixed(R.where(rows, problem=p, contestant=c)), seconds_to_ess) for c in names]
-        least = min((other[0] for other in theirs if other), default=0.0)
-        mine = R.middle(mixed(R.where(rows, problem=p, contestant=OURS_FIXED)), seconds_to_ess)
-        if least > 0.0:
-            found[R.title(p)] = least / mine[0] if mine else 0.0
-    return found
-
-
-def _rates(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
+def _rates(rows: list[Row], names: tuple[str, ...], rate: Callable[[Row], float] = ess_per_second) -> dict[str, float]:
     """Our rate over the best of theirs that mixed, by data set; 0 where they have one and we have none."""
     found = {}
     for p in R.datasets(rows):
-        rates = [R.middle(mixed(R.where(rows, problem=p, contestant=c)), ess_per_second) for c in names]
-        best = max((rate[0] for rate in rates if rate), default=0.0)
-        mine = R.middle(mixed(R.where(rows, problem=p, contestant=OURS_FIXED)), ess_per_second)
+        rates = [R.middle(mixed(R.where(rows, problem=p, contestant=c)), rate) for c in names]
+        best = max((found_rate[0] for found_rate in rates if found_rate), default=0.0)
+        mine = R.middle(mixed(R.where(rows, problem=p, contestant=OURS_FIXED)), rate)
         if best > 0.0:
             found[R.title(p)] = mine[0] / best if mine else 0.0
     return found

@@ -1,7 +1,7 @@
 """The table of hyperposteriors at fixed Z: effective draws a second, and whether all draw from the same posterior."""
 
 import rows as R
-from agreement import MIXED, REFERENCE, agreement
+from agreement import MIXED, REFERENCE, agreement, mixed
 from contestants import CONTESTANTS
 from rows import Row, Table
 from tables import identity
@@ -20,11 +20,6 @@ def seconds_to_ess(row: Row, target: float = TARGET_ESS) -> float:
     setup, tune = result["seconds"] - result["sampling_seconds"], result["tune"]
     needed = numbers["draws"] * target / max(R.ess(row), 1e-9)
     return setup + result["sampling_seconds"] * (tune + needed) / (tune + numbers["draws"])
-
-
-def mixed(rows: list[Row]) -> list[Row]:
-    """Without runs whose chains disagree: their ESS means nothing."""
-    return [r for r in rows if r["status"] != "done" or r["judged"]["r_hat"] <= MIXED]
 
 
 def hyperposterior_table(rows: list[Row]) -> Table:

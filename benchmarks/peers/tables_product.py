@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import rows as R
+from agreement import mixed
 from contestants import CONTESTANTS
 from rows import Row, Table
 from tables import identity
-from tables_hyper import mixed, seconds_to_ess
+from tables_hyper import seconds_to_ess
 from tables_ml2 import ml2_target, seconds_to_target, target_cell
 
 PRODUCT_ML2 = ("gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn", "integrand")

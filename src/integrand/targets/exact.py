@@ -85,7 +85,7 @@ class ExactTarget:
             return value
 
     def log_densities(self, phis: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
-        """Of each."""
+        """`log_density` of each."""
         return np.array([self.log_density(phi) for phi in phis])
 
     def traced(self) -> Traced:
