@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import machine as facts
@@ -22,14 +21,11 @@ TABLES = (gradient_table, ml2_table, hyperposterior_table, product_table, accura
 _ALSO = {"hyperposterior": ["agreement"]}
 
 
-def collect(
-    results: Path, out: Path, profile: str, planned: int, counts: Callable[[Row], bool] = lambda row: True
-) -> None:
+def collect(rows: list[Row], out: Path, profile: str, planned: int) -> None:
     """Write README.md, the CSV files and figures to `out`; measures without rows are left out.
 
-    `planned` is how many jobs the profile has; rows that do not count are of other settings.
+    `planned` is how many jobs the profile has.
     """
-    rows = [row for row in R.read(results) if counts(row)]
     out.mkdir(parents=True, exist_ok=True)
     if not rows:
         print("there are no results yet")
@@ -38,7 +34,7 @@ def collect(
     drawn = draw_all(rows, out)
     for table in tables:
         _write_csv(out / f"{table.name}.csv", table.records)
-    noted = results.parent / "machine.json"
+    noted = out / "machine.json"
     machine = json.loads(noted.read_text()) if noted.exists() else facts.machine()
     (out / "README.md").write_text(_page(rows, tables, drawn, machine, profile, planned))
     print(f"wrote {out}: {len(rows)} rows, {len(tables)} tables, {len(drawn)} figures")

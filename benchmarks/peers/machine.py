@@ -10,6 +10,8 @@ from typing import Any
 from contestants import CONTESTANTS
 from neighbours import is_busy
 
+UNKNOWN = "unknown"
+
 
 def machine() -> dict[str, str]:
     """Processor, cores, memory, system and Python; no host name."""
@@ -44,7 +46,7 @@ def revision(root: Path) -> str:
         changed = said("status", "--porcelain", "--", "src", "benchmarks")
         return said("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return UNKNOWN
 
 
 def versions(rows: Iterable[dict[str, Any]]) -> dict[str, str]:

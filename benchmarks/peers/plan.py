@@ -15,11 +15,10 @@ from profiles import (
     PROFILES,
     QUICK,
     SMOKE,
-    UCI,
     Profile,
 )
 
-__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "UNTIMED", "Job", "jobs", "warm_jobs"]
+__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "UNTIMED", "Job", "group", "jobs", "warm_jobs"]
 
 # Where bounds and posteriors are compared all peers have this jitter on k(Z, Z): the default of most of them.
 COMMON_JITTER = 1e-6
@@ -51,26 +50,41 @@ class Job:
     def key(self) -> str:
         return f"{self.measure}/{self.problem}/{self.contestant}-{self.cores}/{self.repeat}"
 
+    @property
+    def group(self) -> str:
+        return group(self.measure, self.problem, self.key)
+
     def record(self) -> dict[str, Any]:
         """What the worker and the result file are told."""
         return asdict(self) | {"priors": PRIORS, "key": self.key}
 
 
+def group(measure: str, problem: str, key: str) -> str:
+    """Jobs that are compared by their seconds have the same: they belong on one processor."""
+    if measure in UNTIMED:
+        return key
+    if measure == "gradient":
+        return "gradient/synthetic" if problem.startswith("synthetic") else f"gradient/{problem}"
+    return problem  # the whole product stands beside ML-II and beside hyperposteriors
+
+
 # Of samplers that would use up any budget: another model, or chains that hardly move.
 _CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 120.0, "numpyro": 180.0}
-# Where a call takes seconds: so many calls at least, and so many processes at most.
-_LARGE = {"synthetic-100000": (3, 2), "synthetic-1000000": (2, 1)}
-# Runs of those that take long; of some one says enough, for nothing about them is a close call.
+# Where calls take long: so many of them at least, and so many processes at most.
+_LARGE = {"synthetic-10000": (5, 2), "synthetic-100000": (3, 1), "synthetic-1000000": (2, 1)}
+# Runs of those about whom nothing is a close call: all of it fits into two hours, and so onto one machine.
 _AT_MOST = {
-    "gradient": {"gpflow-xla": 1, "pymc-z": 1, "pymc-numba": 1},
-    "ml2": {"sklearn": 1, "gpytorch-slow": 1},
+    "gradient": {"pymc": 2, "gpjax": 2, "numpyro": 2, "gpflow-xla": 1, "pymc-z": 1, "pymc-numba": 1},
+    "ml2": {"gpjax": 1, "sklearn": 1, "gpytorch-slow": 1},
     "hyperposterior": dict.fromkeys(("pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
 }
 # Where those stand that are not made for this, or would only give up: shown on these problems alone.
+_COMPILED_OTHERWISE = ("yacht-0", "winered-0", "synthetic-10000", "synthetic-100000")
 _ONLY_ON = {
     "pymc-z": ("yacht-0", "synthetic-10000"),
-    "pymc-numba": (*(f"{name}-0" for name in UCI), "synthetic-10000", "synthetic-100000"),
-    "gpflow-xla": (*(f"{name}-0" for name in UCI), "synthetic-10000", "synthetic-100000"),
+    "pymc-numba": _COMPILED_OTHERWISE,
+    "gpflow-xla": _COMPILED_OTHERWISE,
+    "gpflow-sgpmc": ("yacht-0", "boston-0"),
     "pyro-exact": ("yacht-0", "boston-0"),
 }
 

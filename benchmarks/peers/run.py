@@ -1,6 +1,7 @@
 """Run the peer benchmarks, each job one child process and one result file; what is there already is not run again.
 
-What was made on another processor or with other settings is not there: a ratio has both of its sides on one machine.
+What was made with other settings is not there, nor on another processor unless all it is compared with was made there
+too: a ratio has both of its sides on one machine.
 
 python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
 python benchmarks/peers/run.py --list            # what would be run, and what is there
@@ -25,12 +26,13 @@ from contestants import CONTESTANTS, OURS  # noqa: E402
 from install import install  # noqa: E402
 from judge import judged  # noqa: E402
 from launch import environment, run_child  # noqa: E402
-from machine import machine, revision  # noqa: E402
+from machine import UNKNOWN, machine, revision  # noqa: E402
 from plan import MEASURES, PROFILES, Job, jobs, warm_jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
+from results import counting, pending, write_row  # noqa: E402
+from rows import read  # noqa: E402
 from side_by_side import side_by_side, stretches  # noqa: E402
 
-UNKNOWN = "unknown"
 QUIET_LOAD = 1.5  # processes that want a core, before the benchmark's own: more and a run begins with a warning
 
 
@@ -68,33 +70,6 @@ def wanted(arguments) -> list[Job]:
     return [job for job in found if job.repeat < arguments.repeats and (not parts or any(p in job.key for p in parts))]
 
 
-def result_path(results: Path, job: Job) -> Path:
-    return results / f"{job.key}.json"
-
-
-def pending(todo: list[Job], results: Path, retry: bool, again: bool = False) -> list[Job]:
-    """Jobs without a result of this processor and with these settings.
-
-    With `retry` also those that failed (time and memory would run out once more).
-    """
-    processor = machine().get("processor", UNKNOWN)
-
-    def waits(job: Job) -> bool:
-        path = result_path(results, job)
-        if again or not path.exists():
-            return True
-        row = json.loads(path.read_text())
-        elsewhere = row.get("processor", UNKNOWN) != processor
-        return elsewhere or not of_plan(row, job) or (retry and row["status"] == "failed")
-
-    return [job for job in todo if waits(job)]
-
-
-def of_plan(row: dict, job: Job | None) -> bool:
-    """Whether a row was made with the settings of today's plan, if this job is part of it."""
-    return job is not None and row["job"] == json.loads(json.dumps(job.record()))
-
-
 def interpreter(job: Job, venvs: Path) -> list[str]:
     contestant = CONTESTANTS[job.contestant]
     own = contestant.environment == OURS
@@ -118,7 +93,7 @@ def run_job(job: Job, arguments, scratch: Path) -> tuple[dict, Path, Path]:
 
 
 def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
-    """Run a job and keep its row; it appears at once or not at all. Arrays stay with the scratch files."""
+    """Run a job and keep its row. Arrays stay with the scratch files."""
     row, problem, arrays = run_job(job, arguments, work / "scratch" / job.key)
     if row["status"] == "done":
         try:
@@ -129,11 +104,7 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
     row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", UNKNOWN)}
     if row["status"] == "interrupted":  # no result, and perhaps there was a good one
         return row
-    path = result_path(results, job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(row))
-    part.replace(path)
+    write_row(results, job, row)
     return row
 
 
@@ -186,7 +157,8 @@ def main() -> None:
     out = Path(arguments.out or (docs if arguments.profile == "full" else docs / arguments.profile))
     results = out / "raw"  # beside the page that is made of them
     todo = wanted(arguments)
-    waiting = pending(todo, results, arguments.retry, arguments.again)
+    planned = jobs(PROFILES[arguments.profile])
+    waiting = pending(todo, planned, results, arguments.retry, arguments.again)
     if arguments.list:
         for job in todo:
             print(f"{'waits' if job in waiting else 'there':5} {job.key}")
@@ -204,8 +176,7 @@ def main() -> None:
         run_all(waiting, arguments, work, results)
     from collect import collect
 
-    planned = {job.key: job for job in jobs(PROFILES[arguments.profile])}
-    collect(results, out, arguments.profile, len(planned), lambda row: of_plan(row, planned.get(row["job"]["key"])))
+    collect(counting(read(results), planned), out, arguments.profile, len(planned))
 
 
 if __name__ == "__main__":

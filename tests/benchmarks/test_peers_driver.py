@@ -18,6 +18,7 @@ import plan  # noqa: E402
 import run  # noqa: E402
 from protocol import Job as WorkerJob  # noqa: E402
 from protocol import picked, thinned, timed_calls  # noqa: E402
+from results import pending, result_path, write_row  # noqa: E402
 
 CORES = os.sched_getaffinity(0)  # before any test can have lost some
 ECHO = """
@@ -119,12 +120,12 @@ def test_a_child_that_was_ended_from_outside_says_nothing_about_its_package(tmp_
 
 def test_what_is_interrupted_leaves_an_earlier_result_alone(tmp_path, monkeypatch):
     job = plan.jobs(plan.SMOKE, ["gradient"])[0]
-    keep(tmp_path, job)
-    before = run.result_path(tmp_path, job).read_text()
+    write_row(tmp_path, job, {"status": "done", "job": job.record()})
+    before = result_path(tmp_path, job).read_text()
     row = {"status": "interrupted", "reason": "ended from outside (SIGTERM)", "result": {}}
     monkeypatch.setattr(run, "run_job", lambda *_: (row, tmp_path, tmp_path))
     assert run.run_one(job, None, tmp_path, tmp_path)["status"] == "interrupted"
-    assert run.result_path(tmp_path, job).read_text() == before
+    assert result_path(tmp_path, job).read_text() == before
 
 
 def test_what_a_child_leaves_behind_is_ended_with_it(tmp_path, record):
@@ -142,34 +143,6 @@ def test_what_a_child_leaves_behind_is_ended_with_it(tmp_path, record):
     pytest.fail("it still runs")
 
 
-def keep(folder, which, **other):
-    """A result file as the driver writes it, but for this."""
-    path = run.result_path(folder, which)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    row = {"status": "done", "processor": run.machine().get("processor", run.UNKNOWN), "job": which.record()}
-    path.write_text(json.dumps(row | other))
-
-
-def test_what_is_there_is_not_run_again(tmp_path):
-    todo = plan.jobs(plan.SMOKE, ["gradient"])
-    first, second, *_ = todo
-    for job, status in ((first, "done"), (second, "failed")):
-        keep(tmp_path, job, status=status)
-    assert run.pending(todo, tmp_path, retry=False) == todo[2:]
-    assert run.pending(todo, tmp_path, retry=True) == todo[1:]
-    assert run.pending(todo, tmp_path, retry=False, again=True) == todo
-
-
-@pytest.mark.parametrize("other", [{"processor": "another"}, {"options": {"seconds": 99.0}}])
-def test_a_row_of_another_machine_or_of_other_settings_is_run_again(tmp_path, other):
-    job = plan.jobs(plan.SMOKE, ["gradient"])[0]
-    keep(tmp_path, job)
-    assert run.pending([job], tmp_path, retry=False) == []
-    changed = {"job": job.record() | {"options": job.options | other["options"]}} if "options" in other else other
-    keep(tmp_path, job, **changed)
-    assert run.pending([job], tmp_path, retry=False) == [job]
-
-
 def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):
     problem = tmp_path / "problem.npz"
     np.savez(problem, X=np.ones((3, 2)))
@@ -177,10 +150,10 @@ def test_a_missing_environment_is_a_row_and_not_a_crash(tmp_path, monkeypatch):
     job = next(j for j in plan.jobs(plan.SMOKE, ["ml2"]) if j.contestant == "gpflow")
     arguments = SimpleNamespace(work=str(tmp_path), data_dir=None, venvs=str(tmp_path / "none"))
     run.run_one(job, arguments, tmp_path, tmp_path)
-    row = json.loads(run.result_path(tmp_path, job).read_text())
+    row = json.loads(result_path(tmp_path, job).read_text())
     assert (row["status"], row["reason"]) == ("failed", "its environment is missing")
     assert row["job"]["key"] == job.key
-    assert run.pending([job], tmp_path, retry=False) == []
+    assert pending([job], [job], tmp_path) == []
 
 
 def test_a_bound_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):

@@ -69,10 +69,26 @@ def test_the_hyperposterior_has_one_of_each_peer_and_three_of_ours():
         "pymc": 1,
         "pymc-nutpie": 1,
         "gpflow-hmc": 1,
-        "gpflow-sgpmc": 1,
         "numpyro": 1,
     }
-    assert repeats(plan.FULL, "hyperposterior", "yacht-0")["pyro-exact"] == 1
+    for problem in ("yacht-0", "boston-0"):
+        found = repeats(plan.FULL, "hyperposterior", problem)
+        assert (found["pyro-exact"], found["gpflow-sgpmc"]) == (1, 1)
+
+
+def test_gradients_of_packages_with_a_bar_are_repeated():
+    found = repeats(plan.FULL, "gradient", "energy-0")
+    assert found == {"integrand": 6, "gpflow": 6, "gpytorch": 6, "pymc": 4, "gpjax": 4, "numpyro": 4}  # one core, two
+    assert repeats(plan.FULL, "gradient", "winered-0")["gpflow-xla"] == 2
+
+
+def test_what_is_compared_by_its_seconds_is_one_group():
+    groups = {}
+    for job in plan.jobs(plan.FULL):
+        groups.setdefault(job.group, set()).add(job.measure)
+    assert groups["yacht-0"] == {"ml2", "product", "hyperposterior"}
+    assert groups["gradient/yacht-0"] == groups["gradient/synthetic"] == {"gradient"}
+    assert "accuracy/yacht-0/gpflow-1/0" in groups
 
 
 def test_hyperposteriors_predict_nothing_and_mixtures_have_the_same_draws():
@@ -90,16 +106,19 @@ def test_our_whole_product_runs_beside_all_it_is_compared_with_and_once():
 
 
 def test_accuracy_has_our_default_priors_and_those_of_the_peers():
-    jobs = [j for j in plan.jobs(plan.FULL, ["accuracy"]) if j.problem == "concrete-9"]
+    jobs = [j for j in plan.jobs(plan.FULL, ["accuracy"]) if j.problem == "concrete-2"]
     priors = {j.contestant: j.options.get("priors") for j in jobs if j.task == "sample"}
     assert priors == {
         "integrand-sgpr-hmc": "pooled",
         "integrand-sgpr-hmc-paper": "paper",
         "integrand-fixed-z": "paper",
+        "pymc-nutpie": "paper",
     }
     nutpie = [j for j in plan.jobs(plan.FULL, ["accuracy"]) if j.contestant == "pymc-nutpie"]
     assert {(j.options["tune"], j.options["draws"]) for j in nutpie} == {(100, 100)}
     assert len(nutpie) == 6
+    last = {j.contestant for j in plan.jobs(plan.FULL, ["accuracy"]) if j.problem == "concrete-9"}
+    assert last == {"integrand", "integrand-sgpr-hmc", "integrand-sgpr-hmc-paper", "gpflow", "gpytorch", "sklearn"}
 
 
 def test_the_quick_profile_leaves_out_what_is_slow():
