@@ -41,7 +41,7 @@ def accuracy_table(rows: list[Row]) -> Table:
         "row with `paper`, the priors of the peers, is the like-for-like one**, and `nlpd less ours` pairs the same "
         "splits with it. With fixed Z ours has PyMC's Z too, and its three splits. Coverage is of central intervals. "
         "Each package has its own jitter here. PyMC's posterior is drawn by nutpie, 100 draws a chain after 100 of "
-        "tuning, on three splits; GPJax has three splits too; SGPMC and Pyro have one of yacht, and a budget of minutes. "
+        "tuning, on three splits; GPJax has three too; SGPMC and Pyro have one of yacht, and a budget of minutes. "
         "These ran side by side, each on one core: their seconds, in the CSV, are not to be compared."
     )
     failures = R.failures(rows, R.predictor_label)
