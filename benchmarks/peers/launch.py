@@ -15,6 +15,7 @@ from typing import Any
 from neighbours import Neighbours
 
 MEMORY_CAP_MB = 12_000.0
+_MUCH_MB = 0.5 * MEMORY_CAP_MB
 _POLL_SECONDS = 0.25
 # Set by the driver when it comes to its end before its children: those that other threads watch end too.
 ENDING = threading.Event()
@@ -94,8 +95,7 @@ def run_child(
         row |= {"status": "interrupted", "reason": f"ended from outside ({signal.Signals(-code).name})"}
     elif code != 0 or not result_path.exists():
         reason = _last_words(said, code)
-        kind = _kind(reason, code)
-        row |= {"status": kind, "reason": reason}
+        row |= {"status": _kind(reason, code, peak), "reason": reason}
     else:
         row["result"] = json.loads(result_path.read_text())
         row["peak_mb"] = max(peak, row["result"].pop("peak_mb", 0.0))
@@ -106,8 +106,10 @@ def run_child(
 _TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
-def _kind(reason: str, code: int) -> str:
-    if code == -signal.SIGKILL or any(w in reason for w in ("MemoryError", "RESOURCE_EXHAUSTED", "ResourceExhausted")):
+def _kind(reason: str, code: int, peak_mb: float) -> str:
+    if code == -signal.SIGKILL:  # the system's, if it had taken much; else somebody's, who says nothing of the package
+        return "out of memory" if peak_mb > _MUCH_MB else "interrupted"
+    if any(w in reason for w in ("MemoryError", "RESOURCE_EXHAUSTED", "ResourceExhausted")):
         return "out of memory"
     return "gave up" if reason.startswith("TimeoutError") else "failed"
 

@@ -18,10 +18,21 @@ def machine() -> dict[str, str]:
     facts = {"cores allowed": str(len(os.sched_getaffinity(0)))}
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        facts = {"processor": models[0] if models else platform.machine()} | facts
+        facts = {"processor": processor_named(cpuinfo.read_text())} | facts
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return facts | {"memory": f"{memory:.0f} GB", "system": platform.system(), "Python": platform.python_version()}
+
+
+def processor_named(cpuinfo: str) -> str:
+    """Name, family and model of the first processor: virtual machines of several generations share a name."""
+    known: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        known.setdefault(key.strip(), value.strip())
+    numbers = ", ".join(
+        f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known
+    )
+    return known.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
 
 
 def processors(rows: Iterable[dict[str, Any]]) -> dict[str, str]:

@@ -40,7 +40,7 @@ def pending(
     """Those of `todo` that have no row with these settings, or one that is of no use beside the others of its group.
 
     Rows of another processor are of use where all that is `planned` of their group was made there. With `retry` what
-    failed waits too (time and memory would run out once more), with `again` everything.
+    failed here waits too (time and memory would run out once more), with `again` everything.
     """
     planned = list(planned)
     rows = {job.key: _row(results, job) for job in {j.key: j for j in (*planned, *todo)}.values()}
@@ -52,9 +52,11 @@ def pending(
 
     def waits(job: Job) -> bool:
         row = rows[job.key]
-        if again or row is None or (retry and row["status"] == "failed"):
+        if again or row is None:
             return True
-        return processor(row) != here and made_on.get(job.group) != {processor(row)}
+        if processor(row) == here:
+            return retry and row["status"] == "failed"
+        return made_on.get(job.group) != {processor(row)}
 
     return [job for job in todo if waits(job)]
 

@@ -118,6 +118,12 @@ def test_a_child_that_was_ended_from_outside_says_nothing_about_its_package(tmp_
     assert (row["status"], row["reason"]) == ("interrupted", "ended from outside (SIGTERM)")
 
 
+def test_a_child_that_was_killed_with_little_memory_did_not_run_out_of_it(tmp_path, record):
+    row, _ = ran(tmp_path, record, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert row["status"] == "interrupted"
+    assert launch._kind("no word", -9, 11_000.0) == "out of memory"
+
+
 def test_what_is_interrupted_leaves_an_earlier_result_alone(tmp_path, monkeypatch):
     job = plan.jobs(plan.SMOKE, ["gradient"])[0]
     write_row(tmp_path, job, {"status": "done", "job": job.record()})

@@ -1,5 +1,6 @@
 """What the page says of the machine: versions, commits, and whether a job was alone."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,12 @@ def test_rows_with_neighbours_are_counted():
     assert machine.busy(rows) == "**1 row was made on a busy machine** (of 3; others kept up to 1.7 cores busy)"
     assert machine.busy(rows[:2]) == "none of 2 rows was made on a busy machine"
     assert machine.busy([]) == "-"
+
+
+def test_a_processor_has_a_name_of_its_generation():
+    text = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n\nprocessor\t: 1\nmodel\t\t: 2\n"
+    assert machine.processor_named(text) == "AMD EPYC (family 25, model 1)"
+    assert machine.processor_named("") == platform.machine()
 
 
 def test_processors_are_told_apart_where_there_are_several():

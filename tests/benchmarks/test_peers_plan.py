@@ -62,18 +62,17 @@ def test_optimisers_start_at_the_medians_of_the_priors():
     assert {f"start_{p.name}": p.prior.median for p in model.parameters} == pytest.approx(START, rel=1e-12)
 
 
-def test_the_hyperposterior_has_one_of_each_peer_and_three_of_ours():
+def test_the_hyperposterior_has_two_of_the_fastest_peer_and_three_of_ours():
     found = repeats(plan.FULL, "hyperposterior", "winered-0")
     assert found == {
         "integrand-fixed-z": 3,
         "pymc": 1,
-        "pymc-nutpie": 1,
+        "pymc-nutpie": 2,
         "gpflow-hmc": 1,
         "numpyro": 1,
     }
-    for problem in ("yacht-0", "boston-0"):
-        found = repeats(plan.FULL, "hyperposterior", problem)
-        assert (found["pyro-exact"], found["gpflow-sgpmc"]) == (1, 1)
+    found = repeats(plan.FULL, "hyperposterior", "yacht-0")
+    assert (found["pyro-exact"], found["gpflow-sgpmc"]) == (1, 1)
 
 
 def test_gradients_of_packages_with_a_bar_are_repeated():

@@ -50,6 +50,8 @@ def test_rows_of_another_processor_are_run_again_unless_their_group_is_complete_
     for job in yacht[missing:]:
         write_row(tmp_path, job, made(job, processor="another"))
     assert pending(planned, planned, tmp_path) == (yacht if missing else [])
+    write_row(tmp_path, yacht[1], made(yacht[1], processor="another", status="failed"))
+    assert pending(planned, planned, tmp_path, retry=True) == (yacht if missing else [])  # a complete group stays
     assert pending(yacht[1:2], planned, tmp_path) == (yacht[1:2] if missing else [])
 
 
