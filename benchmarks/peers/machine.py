@@ -9,6 +9,7 @@ from typing import Any
 
 from contestants import CONTESTANTS
 from neighbours import is_busy
+from plan import group
 
 UNKNOWN = "unknown"
 
@@ -36,11 +37,12 @@ def processor_named(cpuinfo: str) -> str:
 
 
 def processors(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The processors that rows were made on, each with its measures where there are several."""
+    """The processors that rows were made on, each with its groups of jobs where there are several."""
     found: dict[str, set[str]] = {}
     for row in rows:
         if "processor" in row:
-            found.setdefault(row["processor"], set()).add(row["job"]["measure"])
+            measure, problem = row["job"]["measure"], row["job"]["problem"]
+            found.setdefault(row["processor"], set()).add(group(measure, problem, key=measure))
     if len(found) < 2:
         return {"processor": min(found)} if found else {}
     return {"processors": "; ".join(f"{name} ({', '.join(sorted(what))})" for name, what in sorted(found.items()))}

@@ -38,9 +38,9 @@ def gradient_table(rows: list[Row]) -> Table:
         "a random subset of the training rows), float64, the same jitter of 1e-6 (GPyTorch has none); M = 100 on the "
         "data sets (paper's "
         "split 0 and scaling), M = 200 and D = 8 on synthetic rows. Each call is warm and what the package's own "
-        "optimiser or sampler calls; the median of all calls of a process, then over processes. Ours adds the log "
-        "prior and its gradient. PyMC with Numba and GPflow with XLA run once, on the smallest and the largest data "
-        "set and on synthetic rows, PyMC with Z as a variable on two problems. "
+        "optimiser or sampler calls (for NumPyro, the compiled gradient of the function that its model has); the "
+        "median of all calls of a process, then over processes. Ours and PyMC's have the log prior too. Variants of a "
+        "package, where there are any, run once and on some problems. "
         "With two cores a package may use two threads: ours keeps to one where work is so small (its chains have the "
         "other "
         "core), and PyMC's products by NumPy lose by it."
@@ -105,7 +105,7 @@ def growth_table(rows: list[Row]) -> Table:
             for p in problems:
                 mine = R.where(rows, contestant=c, problem=p)
                 found = R.middle(mine, value)
-                line.append(R.number(found[0], digits) if found else R.why(mine))
+                line.append(R.spread(found, digits) if found else R.why(mine))
             cells.append(line)
         parts.append((heading, ["", *map(R.title, problems)], cells))
     about = (

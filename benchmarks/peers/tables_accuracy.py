@@ -39,10 +39,10 @@ def accuracy_table(rows: list[Row]) -> Table:
         "priors of θ where it is drawn. **The default priors of this library, `pooled`, were chosen on ten splits of "
         "these data sets (`docs/results`), so that the row with them is not an unbiased estimate; the "
         "row with `paper`, the priors of the peers, is the like-for-like one**, and `nlpd less ours` pairs the same "
-        "splits with it. With fixed Z ours has PyMC's Z too, and its three splits. Coverage is of central intervals. "
-        "Each package has its own jitter here. PyMC's posterior is drawn by nutpie, 100 draws a chain after 100 of "
-        "tuning, on three splits; GPJax has three too; SGPMC and Pyro have one of yacht, and a budget of minutes. "
-        "These ran side by side, each on one core: their seconds, in the CSV, are not to be compared."
+        "splits with it. With fixed Z ours has PyMC's Z too, and as many splits. Coverage is of central intervals. "
+        "Each package has its own jitter here. Where a fit takes minutes and nothing is a close call there are fewer "
+        "splits; PyMC's posterior is drawn by nutpie, with half the draws of table 3, and samplers have a budget of "
+        "minutes. These ran side by side, each on one core: their seconds, in the CSV, are not to be compared."
     )
     failures = R.failures(rows, R.predictor_label)
     return Table("accuracy", "5. Accuracy", about, parts, [_record(r) for r in rows], failures)

@@ -43,8 +43,12 @@ def ml2_target(rows: list[Row]) -> float | None:
 
 
 def seconds_to(row: Row, target: float) -> float | None:
-    """When the trajectory first was at the target; None if it never was."""
-    return next((t for t, bound in row["result"]["trajectory"] if bound >= target), None)
+    """When the trajectory first was at the target by the referee; None if it never was.
+
+    A package's own bound differs from his by its jitter: along the way by as much as at the end.
+    """
+    differs = final_bound(row) - row["result"]["bound"]
+    return next((t for t, bound in row["result"]["trajectory"] if bound + differs >= target), None)
 
 
 def seconds_to_target(rows: list[Row], target: float | None) -> tuple[float, float, float] | None:
@@ -60,6 +64,8 @@ def target_cell(rows: list[Row], target: float | None) -> str:
     """The same in words: never, if a repeat never was; a dash for another model."""
     if not rows or not CONTESTANTS[R.name(rows[0])].same_model:
         return "-"
+    if len(R.done(rows)) < len(rows):
+        return R.why(rows)
     found = seconds_to_target(rows, target)
     return R.spread(found) if found else "never"
 
@@ -104,7 +110,8 @@ def ml2_table(rows: list[Row]) -> Table:
         "the median of the bounds that packages with the same model reach (each its best), less 1 nat; `never` where "
         "not every repeat got there. The referee is this library's bound with a jitter of 1e-6 at the θ and Z reached "
         "(GPyTorch's own has no jitter, which is worth some tenths of a nat), and his word is what the target is made "
-        "of. Optimisers end where they are content, by a small gain, a small gradient, or when their steps are used "
+        "of; what a package says along its way is corrected by as much as it differs from his at the end. Optimisers "
+        "end where they are content, by a small gain, a small gradient, or when their steps are used "
         "up (the numbers in the labels; GPJax's is its default). MB is the peak memory of the process. scikit-learn's "
         "is an exact likelihood, not a bound."
     )

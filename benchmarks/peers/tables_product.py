@@ -36,8 +36,7 @@ def product_table(rows: list[Row]) -> Table:
         "Z moved, until R-hat ≤ 1.01 and bulk and tail ESS ≥ 400 for every hyperparameter; where a run of it did not "
         "get there, this is said in place of ratios. Against it: what others take for the optimum alone (table 2, "
         "until the optimiser ends, and until the target there, `never` if not every repeat got to it), and PyMC at "
-        "fixed Z until an ESS of 400 (table 3, draws in proportion; a run with R-hat above 1.05 is not compared). In "
-        "brackets: ours over "
+        "fixed Z until an ESS of 400 (table 3, draws in proportion; a run with R-hat above 1.05 is not compared). After the colon: ours over "
         "theirs."
     )
     parts = [("", ["", *map(R.title, problems)], lines)]
@@ -81,8 +80,8 @@ def _line(
             cells.append(instead)
             continue
         base, short = R.middle(own, seconds), R.short_of(own)
-        share = f" ({base[0] / found[0]:.2f})" if base and not short else f"; ours {short}" if short else ""
-        cells.append(R.number(found[0]) + share)
+        share = f": **{base[0] / found[0]:.2f}**" if base and not short else f"; ours {short}" if short else ""
+        cells.append(R.spread(found) + share)
     return [cells]
 
 

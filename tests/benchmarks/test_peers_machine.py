@@ -69,8 +69,9 @@ def test_a_processor_has_a_name_of_its_generation():
 
 
 def test_processors_are_told_apart_where_there_are_several():
-    rows = [{"processor": p, "job": {"measure": m}} for p, m in (("A", "ml2"), ("B", "gradient"), ("B", "ml2"))]
-    assert machine.processors(rows) == {"processors": "A (ml2); B (gradient, ml2)"}
+    made = (("A", "accuracy", "yacht-1"), ("B", "gradient", "yacht-0"), ("B", "ml2", "yacht-0"))
+    rows = [{"processor": p, "job": {"measure": m, "problem": d}} for p, m, d in made]
+    assert machine.processors(rows) == {"processors": "A (accuracy); B (gradient/yacht-0, yacht-0)"}
     assert machine.processors(rows[1:]) == {"processor": "B"}
     assert machine.processors([{"job": {"measure": "ml2"}}]) == {}
 

@@ -156,11 +156,20 @@ def test_every_repeat_has_to_be_at_the_target():
             "GPflow SGPR, L-BFGS, ML-II, to the target of table 2"
         ][1]
 
-    assert cells() == ("2 (1 to 3)", "2 (5.00)")
+    assert cells() == ("2 (1 to 3)", "2 (1 to 3): **5.00**")
     rows[2]["result"]["trajectory"] = [[1.0, 3.0]]
     assert cells() == ("never", "never")
     rows[2] |= {"status": "failed", "reason": "", "result": {}, "judged": {}}
-    assert cells() == ("never", "never")
+    assert cells() == ("failed", "failed")
+
+
+def test_the_way_to_the_target_is_by_the_referee():
+    row = ml2_rows(gpytorch=[50.0])[0]
+    row["result"]["trajectory"] = [[1.0, 49.2], [2.0, 50.0]]
+    assert seconds_to(row, 49.0) == 1.0
+    row["judged"]["referee_bound"] = 49.5  # half a nat below its own
+    assert seconds_to(row, 49.0) == 2.0
+    assert seconds_to(row, 49.6) is None
 
 
 def test_failed_rows_of_ml2_stay_in_the_records():
@@ -194,7 +203,7 @@ def test_ours_that_did_not_converge_has_no_ratio():
         lines = product_table(rows).parts[0][2]
         return lines[0][1], lines[1][1]
 
-    assert cells() == ("10", "40 (0.25)")
+    assert cells() == ("10", "40: **0.25**")
     rows[1]["result"]["reached"] = False
     assert cells() == ("10, not reached (1 of 3)", "40; ours not reached (1 of 3)")
     rows[2] |= {"status": "gave up", "reason": "gave up after 9 s", "result": {}, "judged": {}}
@@ -227,4 +236,5 @@ def test_the_table_of_hyperposteriors_has_memory_and_all_repeats():
     assert ours["MB"] == "300"
     assert " to " in ours["ESS / s"]  # three repeats have a spread
     assert 0.0 <= float(ours["p of χ²"]) <= 1.0
+    assert "NumPyro, the bound written naively 200 + 200, 2 min" in table.about
     assert {r["contestant"] for r in table.records} == {j.contestant for j in jobs if j.measure == "hyperposterior"}
