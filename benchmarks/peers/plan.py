@@ -69,12 +69,12 @@ def group(measure: str, problem: str, key: str) -> str:
 
 
 # Of samplers that would use up any budget: another model, or chains that hardly move.
-_CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 120.0, "numpyro": 180.0}
+_CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "numpyro": 120.0}
 # Where calls take long: so many of them at least, and so many processes at most.
-_LARGE = {"synthetic-10000": (5, 2), "synthetic-100000": (3, 1), "synthetic-1000000": (2, 1)}
+_LARGE = {"synthetic-10000": (5, 1), "synthetic-100000": (3, 1), "synthetic-1000000": (2, 1)}
 # Runs of those about whom nothing is a close call: all of it fits into two hours, and so onto one machine.
 _AT_MOST = {
-    "gradient": {"pymc": 2, "gpjax": 2, "numpyro": 2, "gpflow-xla": 1, "pymc-z": 1, "pymc-numba": 1},
+    "gradient": dict.fromkeys(("pymc", "gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1),
     "ml2": {"gpjax": 1, "sklearn": 1, "gpytorch-slow": 1},
     "hyperposterior": {"pymc-nutpie": 2}
     | dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),

@@ -15,7 +15,7 @@ from integrand.methods.problem import Settings
 # Tuning draws of a final chain for each coordinate, and at most: they tell what the proposal of jumps looks like.
 _EACH, _MOST = 7, 200
 # With a smaller share of jumps accepted NUTS draws; in a round the fit is young.
-_LEAST_FINAL, _LEAST_ROUND = 0.25, 0.15
+_LEAST_FINAL, _LEAST_ROUND = 0.25, 0.08
 # After so many draws a chain there must be this much ESS for each: else a tail holds chains, and NUTS goes on.
 _TRIAL, _LEAST_ESS = 400, 0.05
 
