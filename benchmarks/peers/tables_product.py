@@ -36,8 +36,8 @@ def product_table(rows: list[Row]) -> Table:
         "Z moved, until R-hat ≤ 1.01 and bulk and tail ESS ≥ 400 for every hyperparameter; where a run of it did not "
         "get there, this is said in place of ratios. Against it: what others take for the optimum alone (table 2, "
         "until the optimiser ends, and until the target there, `never` if not every repeat got to it), and PyMC at "
-        "fixed Z until an ESS of 400 (table 3, draws in proportion; a run with R-hat above 1.05 is not compared). After the colon: ours over "
-        "theirs."
+        "fixed Z until an ESS of 400 (table 3, draws in proportion; a run with R-hat above 1.05 is not compared). "
+        "After the colon: ours over theirs."
     )
     parts = [("", ["", *map(R.title, problems)], lines)]
     records = [_record(r) for r in ours]
