@@ -85,6 +85,7 @@ _ONLY_ON = {
     "pymc-z": ("yacht-0", "synthetic-10000"),
     "pymc-numba": _COMPILED_OTHERWISE,
     "gpflow-xla": _COMPILED_OTHERWISE,
+    "gpflow-hmc": ("yacht-0", "boston-0", "energy-0"),
     "gpflow-sgpmc": ("yacht-0",),
     "pyro-exact": ("yacht-0",),
 }
