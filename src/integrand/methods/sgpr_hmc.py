@@ -106,7 +106,10 @@ class _Fit:
         """What can be made while the first Z is selected and climbs: programs, where that leaves a core idle."""
         if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
             return []
-        return [*self.target.programs(self.problem.n_inducing, self.jumps), *self.sampling.loading(jumps=True)]
+        gradient, values = self.target.programs(self.problem.n_inducing, self.jumps)
+        # A Z that was given is climbed from at once: who climbs compiles the gradient, and two would both do it.
+        programs = [gradient, values] if self.problem.Z is None else [values]
+        return [*programs, *self.sampling.loading(jumps=True)]
 
     @property
     def jumps(self) -> bool:

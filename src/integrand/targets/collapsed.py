@@ -186,7 +186,7 @@ class CollapsedTarget:
             program = compiled(function, ("model", "jitter"), self.threads(len(Z)))
             return timed(program, np.asarray(phi, float), Z, *more, self.data, model=self.model, jitter=self.jitter)
 
-    def programs(self, n_inducing: int, jumps: bool) -> list[Callable[[], object]]:
+    def programs(self, n_inducing: int, jumps: bool) -> tuple[Callable[[], object], Callable[[], object]]:
         """Each compiles one program: of `evaluate`, and of `log_densities` or, if chains do not jump, `factored`."""
         phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
         several = np.tile(phi, (self.together(n_inducing), 1))
@@ -194,7 +194,7 @@ class CollapsedTarget:
         def values() -> Any:
             return self._run(_factored_each, several, Z, 1) if jumps and len(several) else self._run(_factored, phi, Z)
 
-        return [lambda: self._run(_collapsed, phi, Z), values]
+        return lambda: self._run(_collapsed, phi, Z), values
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""
