@@ -27,3 +27,12 @@ def test_saving_takes_little_of_the_time(monkeypatch, seconds, saved):
     for at in range(0, 70, 6):
         assert final(Watch(chains, 10, float(at))) is None
     assert found == saved
+
+
+def test_chains_that_go_on_with_a_clock_of_their_own_are_saved_as_often():
+    zero, found = np.zeros((2, 10)), []
+    chains = Chains(zero[:, :, None], zero, zero, zero, zero.astype(int), zero.astype(int), zero.astype(bool), zero)
+    final = FinalWatch(None, 1, np.inf, 0, lambda _: found.append(at), lambda: False, Silent())
+    for at in (0, 6, 58, 60, 2, 4, 6, 10):
+        final(Watch(chains, 10, float(at)))
+    assert found == [6, 58, 4, 10]

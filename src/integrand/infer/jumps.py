@@ -11,6 +11,8 @@ many proposals can be computed together, before it is known which are accepted):
 poor q is; the long tails of t keep d / q bounded where d has tails that are a little longer than a Gaussian's.
 
 What q, the coordinates and the step size are is learned while tuning, from draws that are thrown away, and then frozen.
+Once in a long run q may be fitted anew to the draws so far (`refitted`): those before and those after are each drawn with
+a kernel that leaves the density invariant.
 """
 
 import functools
@@ -50,6 +52,7 @@ class Tuned(NamedTuple):
     ends: Float[np.ndarray, "C P"]
     values: Float[np.ndarray, " C"]  # log density at the ends
     acceptance: float = 0.0  # of jumps, in the last stage
+    seen: Float[np.ndarray, "C n P"] | None = None  # all draws that q was fitted to
     latest: SampledRun | None = None  # the run of the last stage
 
     @property
@@ -92,7 +95,7 @@ def tune_jumps(
     """
     told = Tuned(whitening, _FIRST_STEP, starts, _first_values(log_density, values, starts))
     count = -(-draws // STAGES)
-    kept, done = [], 0
+    done = 0
 
     def only_slots(w: Watch) -> int | None:
         over = None if watch is None else watch(w._replace(chains=w.chains.first(0), done=done + w.done))
@@ -104,17 +107,24 @@ def tune_jumps(
         if run.interrupted or run.chains.n_draws < count:
             return run if stage == STAGES - 1 else run._replace(chains=run.chains.first(0))
         done += count
-        kept.append(run.chains.x[:, int(_BURN_IN * count) if stage == 0 else 0 :])
-        x = np.concatenate(kept, axis=1)
-        told = Tuned(
-            whitening_from_draws(x.reshape(-1, x.shape[2]), told.whitening, bent),
-            float(np.exp(np.mean(np.log(steps)))),
-            run.chains.x[:, -1],
-            run.chains.log_density[:, -1],
-            float(run.chains.acceptance.mean()),
-            run,
-        )
+        told = refitted(told, run, bent, int(_BURN_IN * count) if stage == 0 else 0)
+        told = told._replace(step=float(np.exp(np.mean(np.log(steps)))))
     return told
+
+
+def refitted(tuned: Tuned, run: SampledRun, bent: bool, burn_in: int = 0) -> Tuned:
+    """q fitted anew to all draws so far, those of a later run among them; chains go on where that one ended."""
+    chains = run.chains
+    new = chains.x[:, burn_in:]
+    x = new if tuned.seen is None else np.concatenate([tuned.seen, new], axis=1)
+    return tuned._replace(
+        whitening=whitening_from_draws(x.reshape(-1, x.shape[2]), tuned.whitening, bent),
+        ends=chains.x[:, -1],
+        values=chains.log_density[:, -1],
+        acceptance=float(chains.acceptance.mean()),
+        seen=x,
+        latest=run,
+    )
 
 
 def sample_jumps(

@@ -7,7 +7,7 @@ import numpy as np
 
 from integrand.infer.chains import Chains, SampledRun, Watch, Watcher
 from integrand.infer.diagnostics import convergence
-from integrand.infer.jumps import STAGES, Tuned, sample_jumps, tune_jumps
+from integrand.infer.jumps import STAGES, Tuned, refitted, sample_jumps, tune_jumps
 from integrand.infer.metric import Whitening
 from integrand.methods.density import Density
 from integrand.methods.problem import Settings
@@ -16,6 +16,8 @@ from integrand.methods.problem import Settings
 _EACH, _MOST = 7, 200
 # With a smaller share of jumps accepted NUTS draws; in a round the fit is young.
 _LEAST_FINAL, _LEAST_ROUND = 0.25, 0.08
+# So many final draws a chain tell more of the shape than tuning did: q is fitted once more, to all of them.
+_REFIT = 100
 # After so many draws a chain there must be this much ESS for each: else a tail holds chains, and NUTS goes on.
 _TRIAL, _LEAST_ESS = 400, 0.05
 
@@ -83,7 +85,7 @@ def jumping_run(
     purpose: Sequence[int],
     watch: Watcher,
 ) -> SampledRun:
-    """Final draws, as `Sampling.run` has them from NUTS alone."""
+    """Final draws, as `Sampling.run` has them from NUTS alone; the first ones tell a better q for the others."""
     assert density.values is not None
     tuned = _tuned(sampling, density, whitening, starts, tune, [*purpose, 0], watch)
     if isinstance(tuned, SampledRun):  # cut short
@@ -93,17 +95,39 @@ def jumping_run(
         sampling.notes.append(f"{tuned.acceptance:.0%} of the jumps were accepted: NUTS made the final draws.")
         told = _after(watch, tune, None, short)
         return sampling.run(density, tuned.whitening, tuned.ends, short, draws, [*purpose, 1], told)
-    trial = _Trial(_after(watch, tune, None, 0), sampling.n_theta)
-    options = {"draws": draws, "seed": [sampling.settings.seed, *purpose, 2], "parallel": sampling.parallel}
-    first = sample_jumps(density.at, density.values, tuned, **options, watch=trial)._replace(tuning_draws=tune)
-    if not trial.failed or first.interrupted or draws <= first.chains.n_draws:
-        return first
+    trial = _Trial(watch, sampling.n_theta)
+    found = _jumped(sampling, density, tuned, min(draws, _REFIT), [*purpose, 2], _after(trial, tune, None, 0))
+    found = found._replace(tuning_draws=tune)
+    if not trial.over and not found.interrupted and draws > found.chains.n_draws:
+        try:
+            tuned, left = refitted(tuned, found, bent=True), draws - found.chains.n_draws
+            told = _after(trial, tune, found.chains, 0)
+            found = _then(found, _jumped(sampling, density, tuned, left, [*purpose, 4], told))
+        except KeyboardInterrupt:  # between the two, which return what they have
+            return found._replace(interrupted=True)
+    if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
+        return found
     sampling.notes.append(f"Jumps gave {trial.ess:.2f} effective draws a draw: NUTS went on after {_TRIAL} a chain.")
-    whitening, ends = sampling.rewhitened(first.chains.x, tuned.whitening, density), first.chains.x[:, -1]
-    told = _after(watch, tune, first.chains, short)
-    left = draws - first.chains.n_draws
-    later = sampling.run(density, whitening, ends, short, left, [*purpose, 3], told)
-    return later._replace(chains=first.chains.then(later.chains))
+    whitening, ends = sampling.rewhitened(found.chains.x, tuned.whitening, density), found.chains.x[:, -1]
+    told = _after(watch, tune, found.chains, short)
+    left = draws - found.chains.n_draws
+    return _then(found, sampling.run(density, whitening, ends, short, left, [*purpose, 3], told))
+
+
+def _jumped(
+    sampling: Chaining, density: Density, tuned: Tuned, draws: int, purpose: Sequence[int], watch: Watcher
+) -> SampledRun:
+    """Draws by what tuning found."""
+    assert density.values is not None
+    seed = [sampling.settings.seed, *purpose]
+    return sample_jumps(
+        density.at, density.values, tuned, draws=draws, seed=seed, parallel=sampling.parallel, watch=watch
+    )
+
+
+def _then(first: SampledRun, later: SampledRun) -> SampledRun:
+    """Two runs of the same chains as one."""
+    return later._replace(chains=first.chains.then(later.chains), tuning_draws=first.tuning_draws)
 
 
 class _Trial:
@@ -112,8 +136,14 @@ class _Trial:
     def __init__(self, watch: Watcher, n_theta: int):
         self.watch, self.n_theta = watch, n_theta
         self.looked, self.failed, self.ess = False, False, 1.0
+        self.over = False  # whether a number of draws to keep was said
 
     def __call__(self, w: Watch) -> int | None:
+        keep = self._kept(w)
+        self.over = self.over or keep is not None
+        return keep
+
+    def _kept(self, w: Watch) -> int | None:
         keep = self.watch(w)
         if keep is not None or self.looked or w.chains.n_draws < _TRIAL:
             return keep

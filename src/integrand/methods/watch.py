@@ -36,6 +36,7 @@ class FinalWatch:
         self.n_before = before.n_draws if before else 0
         self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
         self.saved_at, self.save_took = 0.0, 0.0
+        self.seconds = 0.0  # when this last looked, since the chains of now began
         self.text = ""
 
     def __call__(self, w: Watch) -> int | None:
@@ -51,6 +52,9 @@ class FinalWatch:
             self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
             if numbers.reached(self.target_ess):
                 return here
+        if w.seconds < self.seconds:  # other chains go on where those before ended: their clock began anew
+            self.saved_at -= self.seconds
+        self.seconds = w.seconds
         if w.chains.n_draws and w.seconds - self.saved_at > max(SAVE_SECONDS, self.save_took / SAVE_SHARE):
             began = time.monotonic()
             self.save(w.chains)
