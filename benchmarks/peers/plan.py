@@ -72,12 +72,11 @@ def group(measure: str, problem: str, key: str) -> str:
 _CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "numpyro": 120.0}
 # Where calls take long: so many of them at least, and so many processes at most.
 _LARGE = {"synthetic-10000": (5, 1), "synthetic-100000": (3, 1), "synthetic-1000000": (2, 1)}
-# Runs of those about whom nothing is a close call: all of it fits into two hours, and so onto one machine.
+# Runs of those that take long or are no close call: all of it fits into two hours, and so onto one machine.
 _AT_MOST = {
     "gradient": dict.fromkeys(("pymc", "gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1),
     "ml2": {"gpjax": 1, "sklearn": 1, "gpytorch-slow": 1},
-    "hyperposterior": {"pymc-nutpie": 2}
-    | dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
+    "hyperposterior": dict.fromkeys(("pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
 }
 # Where those stand that are not made for this, or would only give up: shown on these problems alone.
 _COMPILED_OTHERWISE = ("yacht-0", "winered-0", "synthetic-10000", "synthetic-100000")
