@@ -11,8 +11,8 @@ many proposals can be computed together, before it is known which are accepted):
 poor q is; the long tails of t keep d / q bounded where d has tails that are a little longer than a Gaussian's.
 
 What q, the coordinates and the step size are is learned while tuning, from draws that are thrown away, and then frozen.
-Once in a long run q may be fitted anew to the draws so far (`refitted`): those before and those after are each drawn with
-a kernel that leaves the density invariant.
+Once in a run q may be fitted anew to the draws so far (`refitted`): those before and those after are each drawn by a
+kernel that leaves the density invariant.
 """
 
 import functools
