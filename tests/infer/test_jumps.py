@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from integrand.errors import NumericalError
 from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.diagnostics import convergence
-from integrand.infer.jumps import Proposal, Tuned, sample_jumps, tune_jumps
+from integrand.infer.jumps import Proposal, Tuned, refitted, sample_jumps, tune_jumps
 from integrand.infer.metric import Whitening
 
 # The densities are called a hundred thousand times, and so is what leads to them.
@@ -81,6 +81,20 @@ def test_moments_of_a_gaussian(whitening, acceptance):
         assert assert_mean(x[:, :, i], MEAN[i]) < 0.1 * np.sqrt(COVARIANCE[i, i])
         for j in range(i + 1):
             assert_mean((x[:, :, i] - MEAN[i]) * (x[:, :, j] - MEAN[j]), COVARIANCE[i, j])
+
+
+def test_a_proposal_that_is_fitted_to_more_draws_is_accepted_more_often():
+    narrow = Whitening(MEAN, 0.3 * WHITE.factor)
+    starts = ends(narrow)
+    tuned = Tuned(narrow, 0.7, starts, np.array([value(x) for x in starts]), 0.1)
+    first = sample_jumps(normal, each(value), tuned, draws=200, seed=(3,))
+    again = refitted(tuned, first, bent=False, burn_in=50)
+    assert again.seen.shape == (4, 150, 2)
+    np.testing.assert_allclose(again.values, each(value)(again.ends), rtol=1e-10)
+    later = sample_jumps(normal, each(value), again, draws=600, seed=(4,))
+    assert later.chains.acceptance.mean() > 1.5 * first.chains.acceptance.mean()
+    for i in range(2):
+        assert_mean(later.chains.x[:, :, i], MEAN[i])
 
 
 def skewed():

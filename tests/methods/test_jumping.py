@@ -7,6 +7,7 @@ import pytest
 
 import integrand
 from integrand import ConvergenceWarning
+from integrand.infer import jumps
 from integrand.infer.chains import Chains, Watch
 from integrand.methods import jumping
 
@@ -78,6 +79,34 @@ def test_nuts_goes_on_where_jumps_get_little_out_of_their_draws(data, monkeypatc
     assert np.isfinite(posterior.verdict.e_bfmi).all()
     again = fitted(data)  # the same seed, without a directory
     np.testing.assert_array_equal(again.chains.x, posterior.chains.x)
+
+
+def test_the_first_draws_are_kept_where_the_others_have_a_better_proposal(data, monkeypatch):
+    seen = []
+
+    def told(tuned, run, bent):
+        seen.append((run.chains, jumps.refitted(tuned, run, bent)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(jumping, "refitted", told)
+    monkeypatch.setattr(jumping, "_REFIT", 40)
+    posterior = fitted(data, target_ess=1e6, max_draws=120)
+    ((first, tuned),) = seen
+    assert posterior.chains.n_draws == 120
+    np.testing.assert_array_equal(posterior.chains.x[:, :40], first.x)
+    np.testing.assert_array_equal(tuned.ends, first.x[:, -1])
+    assert tuned.seen.shape[1] > 40  # those of tuning too
+    again = fitted(data, target_ess=1e6, max_draws=120)
+    np.testing.assert_array_equal(again.chains.x, posterior.chains.x)
+
+
+def test_ctrl_c_between_two_proposals_keeps_the_draws(data, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jumping, "refitted", interrupted)
+    monkeypatch.setattr(jumping, "_REFIT", 40)
+    assert fitted(data, target_ess=1e6, max_draws=120).chains.n_draws == 40
 
 
 def test_progress_goes_on_from_tuning_to_draws(data):
