@@ -18,10 +18,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## ML-II beside integration on an embedded data set, with a report
 	$(BIN)/integrand demo
 
-# Tests compile much and compute little: with these emitters XLA compiles faster, for slower programs.
+# Tests compile much and compute little: with these emitters XLA compiles faster, for slower programs. A file stays with
+# one process, which has compiled what its other tests need.
 test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false $(XLA_FLAGS)
 test: $(STAMP) ## the default suite (minutes)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(STAMP) ## statistical suites (tens of minutes)
 	$(BIN)/python -m pytest -n 2 -m slow --timeout=7200 $(ARGS)
