@@ -33,7 +33,7 @@ def jumped(posterior) -> bool:
     return bool(np.isnan(posterior.chains.energy).all())
 
 
-@pytest.mark.parametrize("method", ["sgpr-hmc-fixed-z", "gpr-hmc"])
+@pytest.mark.parametrize("method", [pytest.param("sgpr-hmc-fixed-z", marks=pytest.mark.slow), "gpr-hmc"])
 def test_jumps_and_nuts_draw_from_the_same_posterior(method, data):
     one, other = (fitted(data, method=method, sampler=sampler) for sampler in ("default", "nuts"))
     assert jumped(one)

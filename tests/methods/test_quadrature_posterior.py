@@ -15,7 +15,7 @@ MEAN = np.array([6.89343, 2.43810, 1.83169])
 SD = np.array([1.28970, 0.79007, 0.50018])
 
 
-@pytest.fixture(scope="module", params=["default", "nuts"])
+@pytest.fixture(scope="module", params=["default", pytest.param("nuts", marks=pytest.mark.slow)])
 def draws(request):
     posterior = fit(
         X,
