@@ -51,8 +51,8 @@ class Profile:
     without: dict[str, tuple[str, ...]] = field(default_factory=dict)  # measure -> contestants left out
 
 
-# Minutes a fit and nothing that is close to call: three splits of these say enough, and of ours with PyMC's Z.
-_FEWER = {"gpjax": 3, "pymc-nutpie": 3, "integrand-fixed-z": 3}
+# Minutes a fit and nothing that is close to call: two splits of these say enough, and of ours with PyMC's Z.
+_FEWER = {"gpjax": 2, "pymc-nutpie": 2, "integrand-fixed-z": 2}
 FULL = Profile(
     name="full",
     datasets=UCI,
