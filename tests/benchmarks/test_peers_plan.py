@@ -86,7 +86,7 @@ def test_what_is_compared_by_its_seconds_is_one_group():
     for job in plan.jobs(plan.FULL):
         groups.setdefault(job.group, set()).add(job.measure)
     assert groups["yacht-0"] == {"ml2", "product", "hyperposterior"}
-    assert groups["gradient/yacht-0"] == groups["gradient/synthetic"] == {"gradient"}
+    assert groups["gradient/yacht-0"] == groups["gradient/synthetic-10000"] == {"gradient"}
     assert "accuracy/yacht-0/gpflow-1/0" in groups
 
 
