@@ -57,8 +57,8 @@ def _page(
         "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z (but "
         "for our whole product, which has its own defaults), one "
         f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
-        "processes, least and most in brackets where there are several; a dash where nothing was run. These are "
-        f"{len(rows)} of the {planned} jobs of the profile.",
+        "processes, least and most in brackets where there are several (in table 1, of calls); a dash where nothing "
+        f"was run. These are {len(rows)} of the {planned} jobs of the profile.",
     ]
     if profile != "full":
         parts.append(

@@ -16,6 +16,7 @@ import plan  # noqa: E402
 import rows as R  # noqa: E402
 from collect import collect  # noqa: E402
 from invented import invented  # noqa: E402
+from tables import most_calls  # noqa: E402
 from tables_hyper import ess_per_second, hyperposterior_table, seconds_to_ess  # noqa: E402
 from tables_ml2 import ml2_table, ml2_target, seconds_to, stopped_by  # noqa: E402
 from tables_product import product_table  # noqa: E402
@@ -57,8 +58,8 @@ def test_every_measure_has_a_table_a_csv_and_a_figure(page):
 
 def test_ratios_are_those_of_the_rows(page):
     text = (page / "README.md").read_text()
-    assert "| GPflow SGPR | 4 (4.0 x) |" in text
-    assert "| integrand | 1 |" in text
+    assert "| GPflow SGPR | 4 (4 to 4): 4.0 x |" in text
+    assert "| integrand | 1 (1 to 1) |" in text
     assert "| 1 | gradient, data sets: time of GPyTorch over ours | 6.00 (GPyTorch SGPR, yacht, 1 core) to" in text
 
 
@@ -107,6 +108,11 @@ def test_tables_with_nothing_but_failures(tmp_path):
         row |= {"status": "failed", "reason": "its environment is missing", "result": {}, "judged": {}}
     collect(R.read(written(tmp_path, rows)), tmp_path / "out", "smoke", 1000)
     assert "its environment is missing" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_middle_of_all_calls():
+    rows = [{"status": "done", "result": {"calls": [1e-3 * k for k in part]}} for part in (range(1, 6), range(6, 12))]
+    assert most_calls([*rows, {"status": "failed", "result": {}}]) == "2 to 10"
 
 
 def test_target_of_ml2_and_when_it_is_reached():

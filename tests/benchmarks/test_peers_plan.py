@@ -74,9 +74,9 @@ def test_the_hyperposterior_has_one_of_each_peer_and_three_of_ours():
     assert (found["pyro-exact"], found["gpflow-sgpmc"]) == (1, 1)
 
 
-def test_gradients_that_are_close_to_their_bar_are_repeated():
+def test_gradients_run_on_one_core_and_on_two():
     found = repeats(plan.FULL, "gradient", "energy-0")
-    assert found == {"integrand": 4, "gpflow": 4, "gpytorch": 4, "pymc": 2, "gpjax": 2, "numpyro": 2}  # one core, two
+    assert found == dict.fromkeys(("integrand", "gpflow", "gpytorch", "pymc", "gpjax", "numpyro"), 2)
     assert repeats(plan.FULL, "gradient", "yacht-0")["gpflow-xla"] == 2
     assert repeats(plan.FULL, "gradient", "synthetic-100000")["gpflow"] == 2
 
