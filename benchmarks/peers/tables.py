@@ -119,6 +119,8 @@ def growth_table(rows: list[Row]) -> Table:
         "M = 200, D = 8, two cores. A process that takes more than 12 GB is ended (`out of memory`), as is one that "
         "needs more than its minutes. Memory is that of the whole process: packages, compiler and data included."
     )
+    if len({r.get("processor") for r in rows}) > 1:
+        about += " **Not all columns are of one processor** (the CSV has it): compare within a column."
     return Table(
         "growth",
         "6. Growth with the number of rows",
