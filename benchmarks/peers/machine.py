@@ -9,7 +9,7 @@ from typing import Any
 
 from contestants import CONTESTANTS
 from neighbours import is_busy
-from plan import group
+from plan import UNTIMED, group
 
 UNKNOWN = "unknown"
 
@@ -77,8 +77,9 @@ def versions(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 
 def busy(rows: Iterable[dict[str, Any]]) -> str:
-    """How many rows that ended well have such neighbours."""
-    told = [row for row in rows if row["status"] == "done" and row.get("others") is not None]
+    """How many rows that ended well have such neighbours; those that nobody times do not count."""
+    timed = [row for row in rows if row.get("job", {}).get("measure") not in UNTIMED]
+    told = [row for row in timed if row["status"] == "done" and row.get("others") is not None]
     if not told:
         return "-"
     found = [row["others"] for row in told if is_busy(row)]
