@@ -23,11 +23,9 @@ def available_cores() -> int:
 def compiler_options(threads: int) -> dict[str, bool | int]:
     """XLA options for a function that shall run on one thread, or on as many as there are.
 
-    Wide vectors are for the exponentials, where the processor has them; they change nothing elsewhere. What runs on
-    one thread is small, and LLVM's first level of optimisation compiles it sooner for as fast a program.
+    Wide vectors are for the exponentials, where the processor has them; they change nothing elsewhere.
     """
-    options = {"xla_cpu_multi_thread_eigen": threads != 1, "xla_cpu_prefer_vector_width": 512}
-    return options | ({"xla_backend_optimization_level": 1} if threads == 1 else {})
+    return {"xla_cpu_multi_thread_eigen": threads != 1, "xla_cpu_prefer_vector_width": 512}
 
 
 @contextmanager
