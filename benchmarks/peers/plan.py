@@ -72,7 +72,7 @@ def group(measure: str, problem: str, key: str) -> str:
 _CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "numpyro": 120.0}
 # Of synthetic rows one process: with so many calls at least, fewer where they take long.
 _LEAST_CALLS = {"synthetic-100000": 3, "synthetic-1000000": 2}
-# Runs of those that take long or are no close call: all of it fits into two hours, and so onto one machine.
+# Runs of those that take long or are no close call: what is timed fits into two hours, and so onto one machine.
 _AT_MOST = {
     "gradient": dict.fromkeys(("pymc", "gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1),
     "ml2": {"gpjax": 1, "sklearn": 1, "gpytorch-slow": 1},

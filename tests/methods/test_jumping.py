@@ -10,6 +10,8 @@ from integrand import ConvergenceWarning
 from integrand.infer import jumps
 from integrand.infer.chains import Chains, Watch
 from integrand.methods import jumping
+from integrand.methods.sampling import Sampling
+from integrand.posterior.storage import RunDirectory
 
 SETTINGS = {"n_inducing": 8, "chains": 4, "predictive_draws": 20, "seed": 1}
 METHODS = ["sgpr-hmc", "sgpr-hmc-fixed-z", "gpr-hmc"]
@@ -56,8 +58,7 @@ def test_values_are_counted_and_gradients_are_few(data):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_nuts_draws_where_few_jumps_are_accepted(method, data, monkeypatch):
-    monkeypatch.setattr(jumping, "_LEAST_FINAL", 1.1)
-    monkeypatch.setattr(jumping, "_LEAST_ROUND", 1.1)
+    monkeypatch.setattr(jumping, "_LEAST", 1.1)
     posterior = fitted(data, method=method)
     assert np.isfinite(posterior.chains.energy).all()
     assert any("NUTS made the final draws" in note for note in posterior.notes)
@@ -65,20 +66,72 @@ def test_nuts_draws_where_few_jumps_are_accepted(method, data, monkeypatch):
     assert posterior.verdict.ok
 
 
-def test_nuts_goes_on_where_jumps_get_little_out_of_their_draws(data, monkeypatch, tmp_path):
+def test_nuts_draws_where_chains_are_stuck_time_and_again(data, monkeypatch, tmp_path):
     monkeypatch.setattr(jumping, "_LEAST_ESS", 2.0)
     monkeypatch.setattr(jumping, "_TRIAL", 50)
     posterior = fitted(data, run_dir=tmp_path / "run")
-    energies = posterior.chains.energy
-    assert np.isnan(energies[:, :50]).all()
-    assert np.isfinite(energies[:, 50:]).all()
-    assert posterior.chains.n_draws >= 100
-    assert any("NUTS went on after 50 a chain" in note for note in posterior.notes)
+    assert np.isfinite(posterior.chains.energy).all()  # nothing of what was thrown away
+    assert any("50 jumping draws a chain had" in note for note in posterior.notes)
     assert posterior.verdict is not None
     assert posterior.verdict.ok, str(posterior.verdict)
     assert np.isfinite(posterior.verdict.e_bfmi).all()
     again = fitted(data)  # the same seed, without a directory
     np.testing.assert_array_equal(again.chains.x, posterior.chains.x)
+
+
+def stuck_once(monkeypatch):
+    """The first look at chains that jump finds them stuck; the list gets what was looked at."""
+    looks, truly = [], jumping._Trial.fails
+
+    def fails(self, chains, least):
+        looks.append(chains)
+        return truly(self, chains, 2.0 if len(looks) == 1 else least)
+
+    monkeypatch.setattr(jumping._Trial, "fails", fails)
+    monkeypatch.setattr(jumping, "_REFIT", 40)
+    return looks
+
+
+@pytest.mark.parametrize("method", ["sgpr-hmc", "gpr-hmc"])
+def test_chains_that_are_stuck_begin_anew(method, data, monkeypatch, tmp_path):
+    looks = stuck_once(monkeypatch)
+    posterior = fitted(data, method=method, run_dir=tmp_path / "run")
+    assert len(looks) >= 2
+    assert jumped(posterior)
+    np.testing.assert_array_equal(posterior.chains.x[:, :40], looks[1].x)  # what was drawn before is thrown away
+    assert not np.isin(looks[0].x, posterior.chains.x).any()
+    assert not any("NUTS" in note for note in posterior.notes)
+    assert posterior.verdict is not None
+    assert posterior.verdict.ok, str(posterior.verdict)
+    with RunDirectory.open(tmp_path / "run") as run:
+        np.testing.assert_array_equal(run.load("draws_000")[0]["x"], posterior.chains.x)
+
+
+@pytest.mark.parametrize("at", ["run", "rewhitened"])
+def test_ctrl_c_while_chains_begin_anew_returns_what_they_drew(at, data, monkeypatch):
+    looks = stuck_once(monkeypatch)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    def at_last(self, chains, least, fails=jumping._Trial.fails):
+        found = fails(self, chains, least)
+        monkeypatch.setattr(Sampling, at, interrupted)
+        return found
+
+    if at == "run":
+        monkeypatch.setattr(jumping._Trial, "fails", at_last)
+    else:
+        run = Sampling.run
+
+        def led(*arguments, **options):
+            monkeypatch.setattr(Sampling, "rewhitened", interrupted)
+            return run(*arguments, **options)
+
+        monkeypatch.setattr(Sampling, "run", led)
+    posterior = fitted(data, method="gpr-hmc")
+    np.testing.assert_array_equal(posterior.chains.x, looks[0].x)
+    assert posterior.chains.n_draws == 40
 
 
 def test_the_first_draws_are_kept_where_the_others_have_a_better_proposal(data, monkeypatch):

@@ -90,6 +90,16 @@ def test_saving_replaces_and_the_bytes_depend_on_content_only(run):
     assert (run.path / "state.npz").read_bytes() == first
 
 
+def test_what_is_removed_is_gone(run):
+    run.save("draws_000", {"x": np.arange(3)})
+    for _ in range(2):  # gone is gone
+        run.remove("draws_000")
+        assert not run.has("draws_000")
+    run.close()
+    with pytest.raises(RunDirectoryError, match="open the run again"):
+        run.remove("draws_000")
+
+
 def test_numpy_reads_the_file(run):
     run.save("state", ARRAYS)
     with np.load(run.path / "state.npz", allow_pickle=False) as file:

@@ -35,8 +35,9 @@ from integrand.infer.slots import Slot
 _SHARE, _FREEDOM, _WIDTH = 0.1, 5.0, 1.1
 # Jumps of a draw; leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
 _JUMPS, _MOST_LEAPS, _STRAY = 3, 4, 0.2
-# One draw in so many has a drift: few where jumps are mostly accepted.
-_SELDOM, _OFTEN, _MOSTLY = 4, 3, 0.5
+# One draw in so many has a drift: few where jumps are mostly accepted, each where hardly any is.
+_SELDOM, _OFTEN, _ALWAYS = 4, 3, 1
+_MOSTLY, _HARDLY = 0.5, 0.25
 # While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
 STAGES, _BURN_IN = 2, 0.25
 _FIRST_STEP, _FORGETTING = 0.5, 0.6
@@ -58,7 +59,7 @@ class Tuned(NamedTuple):
     @property
     def every(self) -> int:
         """One draw in so many has a drift."""
-        return _SELDOM if self.acceptance >= _MOSTLY else _OFTEN
+        return _SELDOM if self.acceptance >= _MOSTLY else _OFTEN if self.acceptance >= _HARDLY else _ALWAYS
 
 
 class _State(NamedTuple):

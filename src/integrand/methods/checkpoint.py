@@ -109,6 +109,11 @@ class Checkpoint:
         if self.run is not None and chains.n_draws:
             self.run.save(f"draws_{block:03d}", chains._asdict(), evidence)
 
+    def drop_draws(self, block: int) -> None:
+        """Take back the draws of a block, whose chains begin anew."""
+        if self.run is not None:
+            self.run.remove(f"draws_{block:03d}")
+
     def state(self, name: str) -> dict[str, np.ndarray] | None:
         """The arrays that a climb goes on from."""
         return None if self.run is None or not self.run.has(name) else self.run.load(name)[0]

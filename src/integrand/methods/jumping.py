@@ -1,7 +1,7 @@
 """Chains that jump, and NUTS where that does not pay: rounds, scouting and final draws of φ."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,12 +14,17 @@ from integrand.methods.problem import Settings
 
 # Tuning draws of a final chain for each coordinate, and at most: they tell what the proposal of jumps looks like.
 _EACH, _MOST = 7, 200
-# With a smaller share of jumps accepted NUTS draws; in a round the fit is young.
-_LEAST_FINAL, _LEAST_ROUND = 0.25, 0.08
+# With a smaller share of jumps accepted NUTS leads on.
+_LEAST = 0.08
 # So many final draws a chain tell more of the shape than tuning did: q is fitted once more, to all of them.
 _REFIT = 100
-# After so many draws a chain there must be this much ESS for each: else a tail holds chains, and NUTS goes on.
-_TRIAL, _LEAST_ESS = 400, 0.05
+# At the refit, and after so many draws a chain, there must be this much ESS for each: else chains are stuck, in a tail
+# or a mode that q does not know. Those draws are thrown away.
+_LEAST_ESS_AT_REFIT, _TRIAL, _LEAST_ESS = 0.02, 400, 0.05
+# Chains that are stuck begin anew, so many times, from where so many draws of NUTS led them; then NUTS draws.
+_AGAIN, _LEADING = 1, 50
+# The acceptance that they aim at from then on, at least: steps were too long for where they were stuck.
+_CAREFUL = 0.9
 
 
 class Chaining(Protocol):
@@ -72,7 +77,7 @@ def jumping_round(
     found = _tuned(sampling, density, whitening, starts, 2 * draws, [*purpose, 0], watch)
     if isinstance(found, SampledRun):  # cut short
         return found
-    return found.latest if found.acceptance >= _LEAST_ROUND else None
+    return found.latest if found.acceptance >= _LEAST else None
 
 
 def jumping_run(
@@ -85,33 +90,78 @@ def jumping_run(
     purpose: Sequence[int],
     watch: Watcher,
 ) -> SampledRun:
-    """Final draws, as `Sampling.run` has them from NUTS alone; the first ones tell a better q for the others."""
-    assert density.values is not None
-    tuned = _tuned(sampling, density, whitening, starts, tune, [*purpose, 0], watch)
+    """Final draws, as `Sampling.run` has them from NUTS alone; where jumps fail NUTS leads on, and at last draws."""
+    short, stuck = sampling.short_tune(), None
+    for attempt in range(1 + _AGAIN):
+        tried = _tried(sampling, density, whitening, starts, tune, draws, purpose, attempt, watch)
+        if isinstance(tried, SampledRun):
+            return _or(tried, stuck)
+        stuck, whitening, starts = tried, tried.whitening, tried.ends
+        sampling.target_accept = max(sampling.target_accept, _CAREFUL)
+        if attempt == _AGAIN:
+            break
+        try:
+            led = sampling.run(density, whitening, starts, short, _LEADING, [*purpose, 3], _unseen(watch))
+            if led.interrupted or led.chains.n_draws < _LEADING:  # the time was up
+                return _or(led, stuck)
+            whitening, starts = sampling.rewhitened(led.chains.x, whitening, density), led.chains.x[:, -1]
+        except KeyboardInterrupt:  # between two runs of chains, which return what they have
+            return stuck.run._replace(interrupted=True)
+    assert stuck is not None
+    sampling.notes.append(f"{stuck.why}: NUTS made the final draws.")
+    told = _after(watch, tune, None, short)
+    return _or(sampling.run(density, whitening, starts, short, draws, [*purpose, 1], told), stuck)
+
+
+class _Stuck(NamedTuple):
+    """Chains that jumps do not move: why, what they drew, and where to go on from."""
+
+    why: str
+    run: SampledRun
+    whitening: Whitening
+    ends: np.ndarray
+
+
+def _or(run: SampledRun, stuck: _Stuck | None) -> SampledRun:
+    """What was drawn, or where that is nothing, draws that would have been thrown away."""
+    return run if run.chains.n_draws or stuck is None else stuck.run._replace(interrupted=run.interrupted)
+
+
+def _tried(
+    sampling: Chaining,
+    density: Density,
+    whitening: Whitening,
+    starts: np.ndarray,
+    tune: int,
+    draws: int,
+    purpose: Sequence[int],
+    attempt: int,
+    watch: Watcher,
+) -> SampledRun | _Stuck:
+    """All draws by jumps, or those until the time was up; the first ones tell a better q for the others."""
+    seeds = [[*purpose, 10 * attempt + k] for k in (0, 2, 4)]
+    tuned = _tuned(sampling, density, whitening, starts, tune, seeds[0], watch)
     if isinstance(tuned, SampledRun):  # cut short
         return tuned._replace(chains=tuned.chains.first(0))
-    short = sampling.short_tune()
-    if tuned.acceptance < _LEAST_FINAL:
-        sampling.notes.append(f"{tuned.acceptance:.0%} of the jumps were accepted: NUTS made the final draws.")
-        told = _after(watch, tune, None, short)
-        return sampling.run(density, tuned.whitening, tuned.ends, short, draws, [*purpose, 1], told)
+    if tuned.acceptance < _LEAST:
+        assert tuned.latest is not None
+        return _Stuck(f"{tuned.acceptance:.0%} of the jumps were accepted", tuned.latest, tuned.whitening, tuned.ends)
     trial = _Trial(watch, sampling.n_theta)
-    found = _jumped(sampling, density, tuned, min(draws, _REFIT), [*purpose, 2], _after(trial, tune, None, 0))
+    found = _jumped(sampling, density, tuned, min(draws, _REFIT), seeds[1], _after(trial, tune, None, 0))
     found = found._replace(tuning_draws=tune)
-    if not trial.over and not found.interrupted and draws > found.chains.n_draws:
+    if trial.over or found.interrupted or draws <= found.chains.n_draws:
+        return found
+    if not trial.failed and not trial.fails(found.chains, _LEAST_ESS_AT_REFIT):
         try:
             tuned, left = refitted(tuned, found, bent=True), draws - found.chains.n_draws
             told = _after(trial, tune, found.chains, 0)
-            found = _then(found, _jumped(sampling, density, tuned, left, [*purpose, 4], told))
+            found = _then(found, _jumped(sampling, density, tuned, left, seeds[2], told))
         except KeyboardInterrupt:  # between the two, which return what they have
             return found._replace(interrupted=True)
     if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
         return found
-    sampling.notes.append(f"Jumps gave {trial.ess:.2f} effective draws a draw: NUTS went on after {_TRIAL} a chain.")
-    whitening, ends = sampling.rewhitened(found.chains.x, tuned.whitening, density), found.chains.x[:, -1]
-    told = _after(watch, tune, found.chains, short)
-    left = draws - found.chains.n_draws
-    return _then(found, sampling.run(density, whitening, ends, short, left, [*purpose, 3], told))
+    why = f"{found.chains.n_draws} jumping draws a chain had {trial.ess:.2f} effective draws each"
+    return _Stuck(why, found, sampling.rewhitened(found.chains.x, tuned.whitening, density), found.chains.x[:, -1])
 
 
 def _jumped(
@@ -139,20 +189,29 @@ class _Trial:
         self.over = False  # whether a number of draws to keep was said
 
     def __call__(self, w: Watch) -> int | None:
-        keep = self._kept(w)
-        self.over = self.over or keep is not None
-        return keep
-
-    def _kept(self, w: Watch) -> int | None:
         keep = self.watch(w)
+        self.over = self.over or keep is not None
         if keep is not None or self.looked or w.chains.n_draws < _TRIAL:
             return keep
         self.looked = True
-        x = w.chains.first(_TRIAL).x[:, :, : self.n_theta]
-        numbers = convergence(x)
-        self.ess = float(min(numbers.ess_bulk.min(), numbers.ess_tail.min())) / (len(x) * _TRIAL)
-        self.failed = self.ess < _LEAST_ESS
-        return _TRIAL if self.failed else None
+        return _TRIAL if self.fails(w.chains.first(_TRIAL), _LEAST_ESS) else None
+
+    def fails(self, chains: Chains, least: float) -> bool:
+        """Whether chains have less than this ESS for each of their draws."""
+        numbers = convergence(chains.x[:, :, : self.n_theta])
+        self.ess = float(min(numbers.ess_bulk.min(), numbers.ess_tail.min())) / chains.x[:, :, 0].size
+        self.failed = self.ess < least
+        return self.failed
+
+
+def _unseen(watch: Watcher) -> Watcher:
+    """A watcher of draws that are thrown away: it sees none, and whatever number it says ends them."""
+
+    def told(w: Watch) -> int | None:
+        over = watch(w._replace(chains=w.chains.first(0), done=0))
+        return None if over is None else w.chains.n_draws
+
+    return told
 
 
 def _after(watch: Watcher, tune: int, before: Chains | None, own_tune: int) -> Watcher:

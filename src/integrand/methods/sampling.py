@@ -111,6 +111,7 @@ class Sampling(FitRecord):
             self.settings.target_ess,
             tune,
             lambda drawn: self.saved.save_draws(block, drawn),
+            lambda: self.saved.drop_draws(block),
             self.over_time,
             self.problem.progress,
         )

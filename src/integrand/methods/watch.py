@@ -18,7 +18,8 @@ class FinalWatch:
     """Looks at the growing chains at fixed numbers of draws, saves them, and says when they are enough for θ.
 
     Checks are at 100 draws a chain and every 25 after that (every 50 from 2000, every 75 from 3000, and so on), so
-    what is kept depends on the draws alone.
+    what is kept depends on the draws alone. Where there are fewer draws than there were, chains were begun anew: those
+    on disk are taken from there, and checks begin anew.
     """
 
     def __init__(
@@ -28,19 +29,25 @@ class FinalWatch:
         target_ess: float,
         tune: int,
         save: Callable[[Chains], None],
+        drop: Callable[[], None],
         over_time: Callable[[], bool],
         progress: Progress,
     ):
         self.before, self.n_theta, self.target_ess, self.tune = before, n_theta, target_ess, tune
-        self.save, self.over_time, self.progress = save, over_time, progress
+        self.save, self.drop, self.over_time, self.progress = save, drop, over_time, progress
         self.n_before = before.n_draws if before else 0
-        self.next_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
+        self.next_check = self.first_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
+        self.seen = 0  # draws of this block
         self.saved_at, self.save_took = 0.0, 0.0
         self.seconds = 0.0  # when this last looked, since the chains of now began
         self.text = ""
 
     def __call__(self, w: Watch) -> int | None:
         """How many draws of this block to keep, once it is time to stop."""
+        if w.chains.n_draws < self.seen:
+            self.drop()
+            self.next_check, self.text = self.first_check, ""
+        self.seen = w.chains.n_draws
         n = self.n_before + w.chains.n_draws
         while self.next_check <= n:
             here = self.next_check - self.n_before

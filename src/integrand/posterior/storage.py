@@ -91,6 +91,13 @@ class RunDirectory(contextlib.AbstractContextManager):
         with _explained("write", path):
             atomic_write(path, lambda stream: _write_npz(stream, arrays, text.encode()))
 
+    def remove(self, name: str) -> None:
+        """Take back what was saved as `name`, if anything was."""
+        if self._lock.closed:
+            raise RunDirectoryError(f"{self._path} is closed in this process: open the run again to write to it")
+        with _explained("write", path := self._file(name)):
+            path.unlink(missing_ok=True)
+
     def load(self, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and meta of `name` as they were saved: every byte of them is checked."""
         path = self._file(name)
