@@ -14,7 +14,7 @@ from integrand.methods.sampling import Sampling
 from integrand.posterior.storage import RunDirectory
 
 SETTINGS = {"n_inducing": 8, "chains": 4, "predictive_draws": 20, "seed": 1}
-METHODS = ["sgpr-hmc", "sgpr-hmc-fixed-z", "gpr-hmc"]
+METHODS = ["sgpr-hmc", pytest.param("sgpr-hmc-fixed-z", marks=pytest.mark.slow), "gpr-hmc"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ def test_jumps_and_nuts_draw_from_the_same_posterior(method, data):
     np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.35)
 
 
+@pytest.mark.slow
 def test_values_are_counted_and_gradients_are_few(data):
     one, other = (fitted(data, sampler=sampler) for sampler in ("default", "nuts"))
     assert jumped(one)
