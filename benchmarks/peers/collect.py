@@ -66,7 +66,14 @@ def _page(
         )
     cells = summary_cells(rows)
     if cells:
-        parts.append("## In short\n\n" + markdown(COLUMNS, cells, right=False))
+        notation = links.replace("benchmarks.md", "notation.md")
+        about = (
+            "A *bar* is what this library set out to reach, an *aim* what it hoped for; *met* goes by the worst of the "
+            "ratios. θ are the hyperparameters, Z the M inducing inputs, ML-II the search for the θ and Z with the "
+            f"highest bound ([notation]({notation})), ESS the effective number of draws; the *whole product* is a "
+            "default fit of ours."
+        )
+        parts.append(f"## In short\n\n{about}\n\n" + markdown(COLUMNS, cells, right=False))
     parts += [_caveats(rows), *(_section(table, drawn) for table in tables), _how(rows, machine, profile)]
     return "\n\n".join(parts) + "\n"
 
@@ -74,7 +81,7 @@ def _page(
 def _caveats(rows: list[Row]) -> str:
     names = R.ordered(map(R.name, rows))
     cells = [[R.predictor_label(c), CONTESTANTS[c].caveat or "the same model"] for c in names]
-    about = "## Who takes part\n\nWhere a model is not the same model, this says so."
+    about = "## Who takes part\n\nWhat differs from the model, or from the way of fitting it, that the others have."
     return about + "\n\n" + markdown(["", "what to know"], cells)
 
 

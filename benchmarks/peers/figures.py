@@ -8,6 +8,7 @@ from agreement import agreement as agreement_of
 from contestants import OURS
 from rows import Row
 from tables import median_ms
+from tables_accuracy import LIKE_FOR_LIKE, less_ours, like_for_like
 from tables_hyper import ess_per_second, seconds_to_ess
 from tables_product import seconds
 
@@ -199,26 +200,32 @@ def product(pyplot, rows: list[Row]):
 
 
 def accuracy(pyplot, rows: list[Row]):
-    """Mean nlpd over splits with its standard error."""
+    """Mean difference of nlpd to ours on the same splits, with its standard error."""
     from statistics import mean, stdev
 
     rows = R.done(R.of(rows, "accuracy"))
-    sets = sorted({R.problem(r).rpartition("-")[0] for r in rows})
+    sets = [d for d in sorted({R.problem(r).rpartition("-")[0] for r in rows}) if like_for_like(_of(rows, d))]
     if not sets:
         return None
     figure, panels = pyplot.subplots(1, len(sets), figsize=(4.8 * len(sets), 3.4), squeeze=False, layout="constrained")
     for axes, dataset in zip(panels[0], sets, strict=True):
-        some = [r for r in rows if R.problem(r).rpartition("-")[0] == dataset]
-        names = R.ordered(map(R.name, some))[::-1]
-        for k, c in enumerate(names):
-            scores = [r["judged"]["nlpd"] for r in R.where(some, contestant=c)]
-            error = stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
-            axes.errorbar(mean(scores), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
-        labels = [f"{_plain(R.predictor_label(c))} ({len(R.where(some, contestant=c))})" for c in names]
-        axes.set_yticks(range(len(names)), labels)
-        axes.set(xlabel="nlpd (mean over splits, standard error)", title=f"{dataset} (splits in brackets)")
+        some = _of(rows, dataset)
+        ours = like_for_like(some)
+        found = {c: less_ours(R.where(some, contestant=c), ours) for c in R.ordered(map(R.name, some))[::-1]}
+        found = {c: d for c, d in found.items() if d and c != LIKE_FOR_LIKE}
+        axes.axvline(0.0, color=_colour(LIKE_FOR_LIKE), lw=1)
+        for k, (c, differences) in enumerate(found.items()):
+            error = stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
+            axes.errorbar(mean(differences), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
+        labels = [f"{_plain(R.predictor_label(c))} ({len(d)})" for c, d in found.items()]
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set(xlabel="nlpd less ours (sgpr-hmc, priors paper), same splits", title=f"{dataset} (splits in brackets)")
         axes.grid(axis="x", alpha=0.25)
     return figure
+
+
+def _of(rows: list[Row], dataset: str) -> list[Row]:
+    return [r for r in rows if R.problem(r).rpartition("-")[0] == dataset]
 
 
 def growth(pyplot, rows: list[Row]):

@@ -82,11 +82,13 @@ def busy(rows: Iterable[dict[str, Any]]) -> str:
     told = [row for row in timed if row["status"] == "done" and row.get("others") is not None]
     if not told:
         return "-"
-    found = [row["others"] for row in told if is_busy(row)]
+    found = [row for row in told if is_busy(row)]
     if not found:
         return f"none of {len(told)} rows was made on a busy machine"
     made = "1 row was" if len(found) == 1 else f"{len(found)} rows were"
-    return f"**{made} made on a busy machine** (of {len(told)}; others kept up to {max(found):.1f} cores busy)"
+    most = max(row["others"] for row in found)
+    which = ", ".join(row["job"]["key"] for row in found)
+    return f"**{made} made on a busy machine** (of {len(told)}; others kept up to {most:.1f} cores busy): {which}"
 
 
 def commits(rows: Iterable[dict[str, Any]]) -> str:

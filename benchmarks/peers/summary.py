@@ -158,7 +158,7 @@ def _agreement_line(rows: list[Row]) -> list[str]:
         agree = agree and found is not None and found.p >= LEAST_P
     if not cells:
         return []
-    what = "posterior means against PyMC's NUTS: largest |z| of ours, and of all together"
+    what = "posterior means against PyMC's NUTS: the largest of so many z-scores, and χ² of all"
     return ["3", what, "; ".join(cells), f"p ≥ {LEAST_P:g} everywhere", "yes" if agree else "**no**"]
 
 
@@ -196,7 +196,7 @@ def _product_lines(ours: list[Row], ml2: list[Row], hyper: list[Row]) -> list[li
         return " or ".join(sorted(given))
 
     gpflow = middle_of(ml2, "gpflow", seconds)
-    to_its_end = f"GPflow's ML-II (to its end, {steps('gpflow')} steps at most)"
+    to_its_end = f"GPflow's ML-II (to its end, {steps('gpflow')} steps at most, a number that we chose)"
     adam = f"GPyTorch's ML-II ({steps('gpytorch')} steps of Adam, a number that we chose)"
     return [
         line(to_its_end, gpflow, Bar(1.0, at_least=False), _SHORT),

@@ -33,8 +33,9 @@ def product_table(rows: list[Row]) -> Table:
         lines += _line(R.where(hyper, contestant=c), ours, problems, f"{R.label(c)}, Z fixed, to ESS 400", _to_the_ess)
     about = (
         "Seconds of a fresh process on two cores. Ours is the default fit, with its default priors, θ integrated and "
-        "Z moved, until R-hat ≤ 1.01 and bulk and tail ESS ≥ 400 for every hyperparameter; where a run of it did not "
-        "get there, this is said in place of ratios. Against it: what others take for the optimum alone (table 2, "
+        "Z moved, until R-hat ≤ 1.01 and bulk and tail ESS ≥ 400 for every hyperparameter; where one of its "
+        "runs did not, the cell has that instead of a ratio. Against it: what others take for the optimum "
+        "alone (table 2, "
         "until the optimiser ends, and until the target there, `never` if not every repeat got to it), and PyMC at "
         "fixed Z until an ESS of 400 (table 3, draws in proportion; a run with R-hat above 1.05 is not compared). "
         "After the colon: ours over theirs."

@@ -106,6 +106,7 @@ def fitted_from_disk(here, options):
     return load_model("a").posterior
 
 
+@pytest.mark.slow
 def test_beyond_memory_the_bound_ends_as_high(here, model):
     """Rows on disk are climbed by a sample, here of all rows, and end at the optimum of memory."""
     found, wanted = fitted_from_disk(here, FAST), load_model(model).posterior

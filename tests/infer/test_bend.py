@@ -105,6 +105,7 @@ def test_pulled_back_is_the_density_with_its_jacobian():
         np.testing.assert_allclose(gradient, difference, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_posterior_in_fewer_steps():
     straight, bent = bent_whitening()
     assert straight.bend is None

@@ -27,6 +27,7 @@ def test_sghmc_comes_near_the_quadrature_posterior():
         assert abs(draws[name].std() - sd) < 0.2 * sd, name
 
 
+@pytest.mark.slow
 def test_sghmc_from_batches_comes_near_the_quadrature_posterior():
     """Six of eleven rows a step. The sites are those of all rows, and take most of the noise."""
     posterior, draws = quadrature_fit(sampler="sghmc", target_ess=800, max_draws=1_500, batch_size=6)

@@ -72,6 +72,7 @@ def test_few_draws_are_enough(poisson):
     assert poisson.verdict.convergence.ess_bulk.min() > poisson.chains.diverging.size / 3
 
 
+@pytest.mark.slow
 def test_gaussian_noise_against_quadrature():
     """E[rho, alpha, sigma] of the twin with noise; sigma is a variance."""
     posterior = fit(

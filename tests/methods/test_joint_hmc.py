@@ -82,6 +82,7 @@ def data():
 # --- the right posterior
 
 
+@pytest.mark.slow
 def test_quadrature_posterior():
     posterior, draws = quadrature_fit(target_ess=1_000, max_draws=2_000)
     assert posterior.verdict.ok

@@ -9,12 +9,13 @@ import integrand
 from integrand import ConvergenceWarning
 from integrand.infer import jumps
 from integrand.infer.chains import Chains, Watch
-from integrand.methods import jumping
+from integrand.methods import jumping, watch
+from integrand.methods.density import Density
 from integrand.methods.sampling import Sampling
 from integrand.posterior.storage import RunDirectory
 
 SETTINGS = {"n_inducing": 8, "chains": 4, "predictive_draws": 20, "seed": 1}
-METHODS = ["sgpr-hmc", "sgpr-hmc-fixed-z", "gpr-hmc"]
+METHODS = ["sgpr-hmc", pytest.param("sgpr-hmc-fixed-z", marks=pytest.mark.slow), "gpr-hmc"]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def test_jumps_and_nuts_draw_from_the_same_posterior(method, data):
     np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.35)
 
 
+@pytest.mark.slow
 def test_values_are_counted_and_gradients_are_few(data):
     one, other = (fitted(data, sampler=sampler) for sampler in ("default", "nuts"))
     assert jumped(one)
@@ -94,44 +96,77 @@ def stuck_once(monkeypatch):
 
 @pytest.mark.parametrize("method", ["sgpr-hmc", "gpr-hmc"])
 def test_chains_that_are_stuck_begin_anew(method, data, monkeypatch, tmp_path):
-    looks = stuck_once(monkeypatch)
+    looks, on_disk, run = stuck_once(monkeypatch), [], Sampling.run
+    monkeypatch.setattr(watch, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "SAVE_SHARE", np.inf)
+
+    def led(self, *arguments, **options):
+        on_disk.append((tmp_path / "run" / "draws_000.npz").exists())
+        found = run(self, *arguments, **options)
+        on_disk.append((tmp_path / "run" / "draws_000.npz").exists())
+        assert self.target_accept >= 0.9
+        return found
+
+    monkeypatch.setattr(Sampling, "run", led)
     posterior = fitted(data, method=method, run_dir=tmp_path / "run")
     assert len(looks) >= 2
     assert jumped(posterior)
     np.testing.assert_array_equal(posterior.chains.x[:, :40], looks[1].x)  # what was drawn before is thrown away
     assert not np.isin(looks[0].x, posterior.chains.x).any()
+    assert on_disk == [True, False]
     assert not any("NUTS" in note for note in posterior.notes)
     assert posterior.verdict is not None
     assert posterior.verdict.ok, str(posterior.verdict)
-    with RunDirectory.open(tmp_path / "run") as run:
-        np.testing.assert_array_equal(run.load("draws_000")[0]["x"], posterior.chains.x)
+    with RunDirectory.open(tmp_path / "run") as kept:
+        np.testing.assert_array_equal(kept.load("draws_000")[0]["x"], posterior.chains.x)
 
 
-@pytest.mark.parametrize("at", ["run", "rewhitened"])
-def test_ctrl_c_while_chains_begin_anew_returns_what_they_drew(at, data, monkeypatch):
-    looks = stuck_once(monkeypatch)
+def test_ctrl_c_while_chains_begin_anew_returns_what_they_drew_and_a_resumed_run_does_without(
+    data, monkeypatch, tmp_path
+):
+    with monkeypatch.context() as patched:
+        looks = stuck_once(patched)
 
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
 
-    def at_last(self, chains, least, fails=jumping._Trial.fails):
-        found = fails(self, chains, least)
-        monkeypatch.setattr(Sampling, at, interrupted)
-        return found
-
-    if at == "run":
-        monkeypatch.setattr(jumping._Trial, "fails", at_last)
-    else:
-        run = Sampling.run
-
-        def led(*arguments, **options):
-            monkeypatch.setattr(Sampling, "rewhitened", interrupted)
-            return run(*arguments, **options)
-
-        monkeypatch.setattr(Sampling, "run", led)
-    posterior = fitted(data, method="gpr-hmc")
+        patched.setattr(Sampling, "run", interrupted)
+        posterior = fitted(data, method="gpr-hmc", run_dir=tmp_path / "run")
     np.testing.assert_array_equal(posterior.chains.x, looks[0].x)
     assert posterior.chains.n_draws == 40
+    assert "interrupted" in posterior.verdict.codes
+    monkeypatch.setattr(jumping, "_REFIT", 40)
+    monkeypatch.setattr(jumping, "_LEAST_ESS_AT_REFIT", 2.0)
+    jumping_again = jumping._Trial.fails  # of the resumed run, by the true rule
+    monkeypatch.setattr(jumping._Trial, "fails", lambda self, chains, least: jumping_again(self, chains, 0.02))
+    resumed = integrand.resume(tmp_path / "run")
+    assert not np.isin(looks[0].x, resumed.chains.x).any()
+    assert resumed.verdict.ok, str(resumed.verdict)
+
+
+@pytest.mark.parametrize(("n", "drawn"), [(0, 40), (3, 40), (4, 4)])
+def test_where_time_was_up_while_nuts_led_there_are_the_draws_that_were_stuck(n, drawn, data, monkeypatch):
+    stuck_once(monkeypatch)
+    run = Sampling.run
+    monkeypatch.setattr(Sampling, "run", lambda *a, **k: (found := run(*a, **k))._replace(chains=found.chains.first(n)))
+    assert fitted(data, method="gpr-hmc").chains.n_draws == drawn
+
+
+def test_a_chain_without_a_gradient_is_led_from_where_another_is():
+    ends = np.array([[0.0], [1.0], [2.0]])
+    density = Density(lambda x: (0.0, np.where(x == 1.0, x, np.nan)))
+    np.testing.assert_array_equal(jumping._sound(density, ends), [[1.0], [1.0], [1.0]])
+
+
+def test_a_trial_does_not_depend_on_how_many_draws_there_are_when_it_looks(monkeypatch):
+    monkeypatch.setattr(jumping, "_TRIAL", 20)
+    rng, seen = np.random.default_rng(0), []
+    x = np.cumsum(rng.standard_normal((2, 30, 1)), axis=1) + 100.0 * np.arange(2)[:, None, None]
+    chains = Chains(x, *(np.zeros((2, 30)) for _ in range(7)))
+    trial = jumping._Trial(lambda w: seen.append(w.chains.n_draws), 1)
+    assert trial(Watch(chains, 30, 1.0)) == 20
+    assert trial.failed
+    assert seen == [20]
 
 
 def test_the_first_draws_are_kept_where_the_others_have_a_better_proposal(data, monkeypatch):
@@ -188,11 +223,11 @@ def test_a_watcher_of_later_draws_sees_the_earlier_ones_too():
 
     seen = []
 
-    def watch(w):
+    def watched(w):
         seen.append((w.chains.n_draws, w.done))
         return 12 if w.chains.n_draws >= 12 else None
 
-    told = jumping._after(watch, 60, chains(10), 30)
+    told = jumping._after(watched, 60, chains(10), 30)
     assert told(Watch(chains(0), 20, 1.0)) is None
     assert told(Watch(chains(5), 35, 2.0)) == 2
     assert seen == [(10, 70), (15, 75)]

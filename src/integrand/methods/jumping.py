@@ -25,6 +25,8 @@ _LEAST_ESS_AT_REFIT, _TRIAL, _LEAST_ESS = 0.02, 400, 0.05
 _AGAIN, _LEADING = 1, 50
 # The acceptance that they aim at from then on, at least: steps were too long for where they were stuck.
 _CAREFUL = 0.9
+# Draws a chain that diagnostics need at least.
+_JUDGED = 4
 
 
 class Chaining(Protocol):
@@ -91,26 +93,68 @@ def jumping_run(
     watch: Watcher,
 ) -> SampledRun:
     """Final draws, as `Sampling.run` has them from NUTS alone; where jumps fail NUTS leads on, and at last draws."""
-    short, stuck = sampling.short_tune(), None
+    fallen: list[SampledRun] = []  # draws of chains that were stuck
+    try:
+        return _led(sampling, density, whitening, starts, tune, draws, purpose, watch, fallen)
+    except KeyboardInterrupt:  # between two runs of chains, which return what they have
+        if not fallen:
+            raise
+        return fallen[-1]._replace(interrupted=True)
+
+
+def _led(
+    sampling: Chaining,
+    density: Density,
+    whitening: Whitening,
+    starts: np.ndarray,
+    tune: int,
+    draws: int,
+    purpose: Sequence[int],
+    watch: Watcher,
+    fallen: list[SampledRun],
+) -> SampledRun:
+    """The same; where a run was cut short before it drew, the latest of those that fell."""
+    short = sampling.short_tune()
     for attempt in range(1 + _AGAIN):
         tried = _tried(sampling, density, whitening, starts, tune, draws, purpose, attempt, watch)
         if isinstance(tried, SampledRun):
-            return _or(tried, stuck)
-        stuck, whitening, starts = tried, tried.whitening, tried.ends
+            return _or(tried, fallen)
+        if tried.run.chains.n_draws:
+            fallen.append(tried.run)
+        whitening, starts = tried.whitening, _sound(density, tried.ends)
         sampling.target_accept = max(sampling.target_accept, _CAREFUL)
         if attempt == _AGAIN:
-            break
-        try:
-            led = sampling.run(density, whitening, starts, short, _LEADING, [*purpose, 3], _unseen(watch))
-            if led.interrupted or led.chains.n_draws < _LEADING:  # the time was up
-                return _or(led, stuck)
-            whitening, starts = sampling.rewhitened(led.chains.x, whitening, density), led.chains.x[:, -1]
-        except KeyboardInterrupt:  # between two runs of chains, which return what they have
-            return stuck.run._replace(interrupted=True)
-    assert stuck is not None
-    sampling.notes.append(f"{stuck.why}: NUTS made the final draws.")
-    told = _after(watch, tune, None, short)
-    return _or(sampling.run(density, whitening, starts, short, draws, [*purpose, 1], told), stuck)
+            told = _after(watch, tune, None, short)
+            found = sampling.run(density, whitening, starts, short, draws, [*purpose, 1], told)
+            if found.chains.n_draws:
+                sampling.notes.append(f"{tried.why}: NUTS made the final draws.")
+            return _or(found, fallen)
+        led = sampling.run(density, whitening, starts, short, _LEADING, [*purpose, 3], _unseen(watch))
+        if led.interrupted or led.chains.n_draws < _LEADING:  # the time was up
+            return _or(led, fallen)
+        whitening, starts = sampling.rewhitened(led.chains.x, whitening, density), led.chains.x[:, -1]
+    raise AssertionError("the last attempt returns")
+
+
+def stuck(chains: Chains, n_theta: int) -> bool:
+    """Whether draws, perhaps from disk, are those of jumps that the trials of a run would throw away."""
+    if not np.isnan(chains.energy).all():  # NUTS made some
+        return False
+    trials = ((_TRIAL, _LEAST_ESS), (_REFIT, _LEAST_ESS_AT_REFIT))
+    return next((_share(chains.first(n), n_theta) < least for n, least in trials if chains.n_draws >= n), False)
+
+
+def _share(chains: Chains, n_theta: int) -> float:
+    """The least ESS of a hyperparameter for each draw."""
+    numbers = convergence(chains.x[:, :, :n_theta])
+    return float(min(numbers.ess_bulk.min(), numbers.ess_tail.min())) / chains.x[:, :, 0].size
+
+
+def _sound(density: Density, ends: np.ndarray) -> np.ndarray:
+    """Ends that a trajectory can start from: where there is no gradient, another chain's."""
+    found = [density.at(x) for x in ends]
+    good = np.array([bool(np.isfinite(value) and np.all(np.isfinite(slope))) for value, slope in found])
+    return np.where(good[:, None], ends, ends[np.argmax(good)])
 
 
 class _Stuck(NamedTuple):
@@ -122,9 +166,11 @@ class _Stuck(NamedTuple):
     ends: np.ndarray
 
 
-def _or(run: SampledRun, stuck: _Stuck | None) -> SampledRun:
-    """What was drawn, or where that is nothing, draws that would have been thrown away."""
-    return run if run.chains.n_draws or stuck is None else stuck.run._replace(interrupted=run.interrupted)
+def _or(run: SampledRun, fallen: list[SampledRun]) -> SampledRun:
+    """What was drawn, or where that is too little to judge, draws that would have been thrown away."""
+    if run.chains.n_draws >= _JUDGED or not fallen:
+        return run
+    return fallen[-1]._replace(interrupted=run.interrupted)
 
 
 def _tried(
@@ -145,23 +191,25 @@ def _tried(
         return tuned._replace(chains=tuned.chains.first(0))
     if tuned.acceptance < _LEAST:
         assert tuned.latest is not None
-        return _Stuck(f"{tuned.acceptance:.0%} of the jumps were accepted", tuned.latest, tuned.whitening, tuned.ends)
+        none = tuned.latest._replace(chains=tuned.latest.chains.first(0))  # the step was still learned
+        return _Stuck(f"{tuned.acceptance:.0%} of the jumps were accepted", none, tuned.whitening, tuned.ends)
     trial = _Trial(watch, sampling.n_theta)
     found = _jumped(sampling, density, tuned, min(draws, _REFIT), seeds[1], _after(trial, tune, None, 0))
     found = found._replace(tuning_draws=tune)
     if trial.over or found.interrupted or draws <= found.chains.n_draws:
         return found
-    if not trial.failed and not trial.fails(found.chains, _LEAST_ESS_AT_REFIT):
-        try:
+    try:
+        if not trial.failed and not trial.fails(found.chains, _LEAST_ESS_AT_REFIT):
             tuned, left = refitted(tuned, found, bent=True), draws - found.chains.n_draws
             told = _after(trial, tune, found.chains, 0)
             found = _then(found, _jumped(sampling, density, tuned, left, seeds[2], told))
-        except KeyboardInterrupt:  # between the two, which return what they have
-            return found._replace(interrupted=True)
-    if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
-        return found
+        if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
+            return found
+        whitening = sampling.rewhitened(found.chains.x, tuned.whitening, density)
+    except KeyboardInterrupt:  # between runs, which return what they have
+        return found._replace(interrupted=True)
     why = f"{found.chains.n_draws} jumping draws a chain had {trial.ess:.2f} effective draws each"
-    return _Stuck(why, found, sampling.rewhitened(found.chains.x, tuned.whitening, density), found.chains.x[:, -1])
+    return _Stuck(why, found, whitening, found.chains.x[:, -1])
 
 
 def _jumped(
@@ -189,17 +237,19 @@ class _Trial:
         self.over = False  # whether a number of draws to keep was said
 
     def __call__(self, w: Watch) -> int | None:
-        keep = self.watch(w)
+        look = not self.looked and w.chains.n_draws >= _TRIAL
+        # Whoever watches sees no more than is tried, however many draws there are by now.
+        seen = w._replace(chains=w.chains.first(_TRIAL)) if look else w
+        keep = self.watch(seen)
         self.over = self.over or keep is not None
-        if keep is not None or self.looked or w.chains.n_draws < _TRIAL:
+        if keep is not None or not look:
             return keep
         self.looked = True
-        return _TRIAL if self.fails(w.chains.first(_TRIAL), _LEAST_ESS) else None
+        return _TRIAL if self.fails(seen.chains, _LEAST_ESS) else None
 
     def fails(self, chains: Chains, least: float) -> bool:
         """Whether chains have less than this ESS for each of their draws."""
-        numbers = convergence(chains.x[:, :, : self.n_theta])
-        self.ess = float(min(numbers.ess_bulk.min(), numbers.ess_tail.min())) / chains.x[:, :, 0].size
+        self.ess = _share(chains, self.n_theta)
         self.failed = self.ess < least
         return self.failed
 

@@ -9,7 +9,7 @@ from integrand.infer.chains import Chains, SampledRun, Watcher
 from integrand.infer.metric import Whitening, whitening_from_draws
 from integrand.infer.nuts import load_engine, sample_nuts
 from integrand.methods.density import Density, pulled_in
-from integrand.methods.jumping import jumping_round, jumping_run, tuning_draws
+from integrand.methods.jumping import jumping_round, jumping_run, stuck, tuning_draws
 from integrand.methods.problem import TRACED, Problem
 from integrand.methods.record import FitRecord
 from integrand.methods.watch import FinalWatch
@@ -104,6 +104,10 @@ class Sampling(FitRecord):
         left = self.settings.max_draws - (chains.n_draws if chains else 0)
         if left <= 0 or (chains is not None and self.reached(chains)):
             return chains
+        if jumps and chains is not None and stuck(chains, self.n_theta):  # a run that was cut short left them
+            for k in range(block):
+                self.saved.drop_draws(k)
+            chains, block, left = None, 0, self.settings.max_draws
         self.problem.progress.phase("final draws")
         watch = FinalWatch(
             chains,
