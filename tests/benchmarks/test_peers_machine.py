@@ -56,8 +56,11 @@ def test_neighbours_are_what_keeps_cores_busy_without_our_children(tmp_path, mon
 
 
 def test_rows_with_neighbours_are_counted():
-    rows = [{"status": "done", "others": others} for others in (0.0, 0.1, 1.7, None)]
-    assert machine.busy(rows) == "**1 row was made on a busy machine** (of 3; others kept up to 1.7 cores busy)"
+    rows = [
+        {"status": "done", "others": o, "job": {"measure": "ml2", "key": f"ml2/{o}"}} for o in (0.0, 0.1, 1.7, None)
+    ]
+    told = "**1 row was made on a busy machine** (of 3; others kept up to 1.7 cores busy): ml2/1.7"
+    assert machine.busy(rows) == told
     assert machine.busy(rows[:2]) == "none of 2 rows was made on a busy machine"
     assert machine.busy([]) == "-"
 

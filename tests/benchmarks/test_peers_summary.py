@@ -102,7 +102,7 @@ def test_seconds_to_an_ess_count_what_is_not_sampling_once(rows):
 
 
 def test_posteriors_that_do_not_agree_are_told(rows):
-    what = "posterior means against PyMC's NUTS: largest \\|z\\| of ours, and of all together"
+    what = "posterior means against PyMC's NUTS: the largest of so many z-scores, and χ² of all"
     for r in of(rows, "hyperposterior"):
         r["judged"] |= {"log_mean": [0.0, 0.0], "mcse": [0.1, 0.1], "r_hat": 1.0}
     seen, bar, met = summary(rows)[what][0]
@@ -120,7 +120,7 @@ def test_the_whole_product_has_its_bars_by_data_set(rows):
 
     for dataset, value in {"boston": 40.0, "energy": 20.0, "yacht": 10.0, "concrete": 60.0, "winered": 40.0}.items():
         set_seconds(f"{dataset}-0", value)
-    gpflow = "seconds: ours, integrated, over GPflow's ML-II (to its end, 1000 steps at most)"
+    gpflow = "seconds: ours, integrated, over GPflow's ML-II (to its end, 1000 steps at most, a number that we chose)"
     gpytorch = "seconds: ours, integrated, over GPyTorch's ML-II (2000 steps of Adam, a number that we chose)"
     short, long = summary(rows)[gpflow]
     assert short == ("boston 1.00, energy 0.50, yacht 0.25", "≤ 1", "yes")
