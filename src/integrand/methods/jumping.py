@@ -93,47 +93,7 @@ def jumping_run(
     watch: Watcher,
 ) -> SampledRun:
     """Final draws, as `Sampling.run` has them from NUTS alone; where jumps fail NUTS leads on, and at last draws."""
-    fallen: list[SampledRun] = []  # draws of chains that were stuck
-    try:
-        return _led(sampling, density, whitening, starts, tune, draws, purpose, watch, fallen)
-    except KeyboardInterrupt:  # between two runs of chains, which return what they have
-        if not fallen:
-            raise
-        return fallen[-1]._replace(interrupted=True)
-
-
-def _led(
-    sampling: Chaining,
-    density: Density,
-    whitening: Whitening,
-    starts: np.ndarray,
-    tune: int,
-    draws: int,
-    purpose: Sequence[int],
-    watch: Watcher,
-    fallen: list[SampledRun],
-) -> SampledRun:
-    """The same; where a run was cut short before it drew, the latest of those that fell."""
-    short = sampling.short_tune()
-    for attempt in range(1 + _AGAIN):
-        tried = _tried(sampling, density, whitening, starts, tune, draws, purpose, attempt, watch)
-        if isinstance(tried, SampledRun):
-            return _or(tried, fallen)
-        if tried.run.chains.n_draws:
-            fallen.append(tried.run)
-        whitening, starts = tried.whitening, _sound(density, tried.ends)
-        sampling.target_accept = max(sampling.target_accept, _CAREFUL)
-        if attempt == _AGAIN:
-            told = _after(watch, tune, None, short)
-            found = sampling.run(density, whitening, starts, short, draws, [*purpose, 1], told)
-            if found.chains.n_draws:
-                sampling.notes.append(f"{tried.why}: NUTS made the final draws.")
-            return _or(found, fallen)
-        led = sampling.run(density, whitening, starts, short, _LEADING, [*purpose, 3], _unseen(watch))
-        if led.interrupted or led.chains.n_draws < _LEADING:  # the time was up
-            return _or(led, fallen)
-        whitening, starts = sampling.rewhitened(led.chains.x, whitening, density), led.chains.x[:, -1]
-    raise AssertionError("the last attempt returns")
+    return _Final(sampling, density, tune, draws, purpose, watch).run(whitening, starts)
 
 
 def stuck(chains: Chains, n_theta: int) -> bool:
@@ -166,50 +126,86 @@ class _Stuck(NamedTuple):
     ends: np.ndarray
 
 
-def _or(run: SampledRun, fallen: list[SampledRun]) -> SampledRun:
-    """What was drawn, or where that is too little to judge, draws that would have been thrown away."""
-    if run.chains.n_draws >= _JUDGED or not fallen:
-        return run
-    return fallen[-1]._replace(interrupted=run.interrupted)
+class _Final:
+    """The final chains of one fit: attempts at jumps, with NUTS between and after them."""
 
+    def __init__(
+        self, sampling: Chaining, density: Density, tune: int, draws: int, purpose: Sequence[int], watch: Watcher
+    ):
+        self.sampling, self.density, self.purpose, self.watch = sampling, density, purpose, watch
+        self.tune, self.draws = tune, draws
+        self.fallen: SampledRun | None = None  # draws of chains that were stuck
 
-def _tried(
-    sampling: Chaining,
-    density: Density,
-    whitening: Whitening,
-    starts: np.ndarray,
-    tune: int,
-    draws: int,
-    purpose: Sequence[int],
-    attempt: int,
-    watch: Watcher,
-) -> SampledRun | _Stuck:
-    """All draws by jumps, or those until the time was up; the first ones tell a better q for the others."""
-    seeds = [[*purpose, 10 * attempt + k] for k in (0, 2, 4)]
-    tuned = _tuned(sampling, density, whitening, starts, tune, seeds[0], watch)
-    if isinstance(tuned, SampledRun):  # cut short
-        return tuned._replace(chains=tuned.chains.first(0))
-    if tuned.acceptance < _LEAST:
-        assert tuned.latest is not None
-        none = tuned.latest._replace(chains=tuned.latest.chains.first(0))  # the step was still learned
-        return _Stuck(f"{tuned.acceptance:.0%} of the jumps were accepted", none, tuned.whitening, tuned.ends)
-    trial = _Trial(watch, sampling.n_theta)
-    found = _jumped(sampling, density, tuned, min(draws, _REFIT), seeds[1], _after(trial, tune, None, 0))
-    found = found._replace(tuning_draws=tune)
-    if trial.over or found.interrupted or draws <= found.chains.n_draws:
-        return found
-    try:
-        if not trial.failed and not trial.fails(found.chains, _LEAST_ESS_AT_REFIT):
-            tuned, left = refitted(tuned, found, bent=True), draws - found.chains.n_draws
-            told = _after(trial, tune, found.chains, 0)
-            found = _then(found, _jumped(sampling, density, tuned, left, seeds[2], told))
-        if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
+    def run(self, whitening: Whitening, starts: np.ndarray) -> SampledRun:
+        """All of it; where it is ended before it has other draws, those that would have been thrown away."""
+        try:
+            found = self.led(whitening, starts)
+        except KeyboardInterrupt:  # between two runs of chains, which return what they have
+            if self.fallen is None:
+                raise
+            return self.fallen._replace(interrupted=True)
+        if found.chains.n_draws >= _JUDGED or self.fallen is None:
             return found
-        whitening = sampling.rewhitened(found.chains.x, tuned.whitening, density)
-    except KeyboardInterrupt:  # between runs, which return what they have
-        return found._replace(interrupted=True)
-    why = f"{found.chains.n_draws} jumping draws a chain had {trial.ess:.2f} effective draws each"
-    return _Stuck(why, found, whitening, found.chains.x[:, -1])
+        return self.fallen._replace(interrupted=found.interrupted)
+
+    def led(self, whitening: Whitening, starts: np.ndarray) -> SampledRun:
+        """Jumps, and where they fail NUTS: first to lead chains to another attempt, at last to draw."""
+        for attempt in range(1 + _AGAIN):
+            tried = self.tried(whitening, starts, attempt)
+            if isinstance(tried, SampledRun):
+                return tried
+            if tried.run.chains.n_draws:
+                self.fallen = tried.run
+            whitening, starts = tried.whitening, _sound(self.density, tried.ends)
+            self.sampling.target_accept = max(self.sampling.target_accept, _CAREFUL)
+            if attempt == _AGAIN:
+                return self.by_nuts(whitening, starts, tried.why)
+            short, purpose = self.sampling.short_tune(), [*self.purpose, 3]
+            told = _unseen(self.watch)
+            found = self.sampling.run(self.density, whitening, starts, short, _LEADING, purpose, told)
+            if found.interrupted or found.chains.n_draws < _LEADING:  # the time was up
+                return found
+            whitening = self.sampling.rewhitened(found.chains.x, whitening, self.density)
+            starts = found.chains.x[:, -1]
+        raise AssertionError("the last attempt returns")
+
+    def by_nuts(self, whitening: Whitening, starts: np.ndarray, why: str) -> SampledRun:
+        """All draws by NUTS."""
+        short, purpose = self.sampling.short_tune(), [*self.purpose, 1]
+        told = _after(self.watch, self.tune, None, short)
+        found = self.sampling.run(self.density, whitening, starts, short, self.draws, purpose, told)
+        if found.chains.n_draws:
+            self.sampling.notes.append(f"{why}: NUTS made the final draws.")
+        return found
+
+    def tried(self, whitening: Whitening, starts: np.ndarray, attempt: int) -> SampledRun | _Stuck:
+        """All draws by jumps, or those until the time was up; the first ones tell a better q for the others."""
+        sampling, density, tune, draws = self.sampling, self.density, self.tune, self.draws
+        seeds = [[*self.purpose, 10 * attempt + k] for k in (0, 2, 4)]
+        tuned = _tuned(sampling, density, whitening, starts, tune, seeds[0], self.watch)
+        if isinstance(tuned, SampledRun):  # cut short
+            return tuned._replace(chains=tuned.chains.first(0))
+        if tuned.acceptance < _LEAST:
+            assert tuned.latest is not None
+            none = tuned.latest._replace(chains=tuned.latest.chains.first(0))  # the step was still learned
+            return _Stuck(f"{tuned.acceptance:.0%} of the jumps were accepted", none, tuned.whitening, tuned.ends)
+        trial = _Trial(self.watch, sampling.n_theta)
+        found = _jumped(sampling, density, tuned, min(draws, _REFIT), seeds[1], _after(trial, tune, None, 0))
+        found = found._replace(tuning_draws=tune)
+        if trial.over or found.interrupted or draws <= found.chains.n_draws:
+            return found
+        try:
+            if not trial.failed and not trial.fails(found.chains, _LEAST_ESS_AT_REFIT):
+                tuned, left = refitted(tuned, found, bent=True), draws - found.chains.n_draws
+                told = _after(trial, tune, found.chains, 0)
+                found = _then(found, _jumped(sampling, density, tuned, left, seeds[2], told))
+            if not trial.failed or found.interrupted or draws <= found.chains.n_draws:
+                return found
+            whitening = sampling.rewhitened(found.chains.x, tuned.whitening, density)
+        except KeyboardInterrupt:  # between runs, which return what they have
+            return found._replace(interrupted=True)
+        why = f"{found.chains.n_draws} jumping draws a chain had {trial.ess:.2f} effective draws each"
+        return _Stuck(why, found, whitening, found.chains.x[:, -1])
 
 
 def _jumped(
