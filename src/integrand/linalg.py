@@ -15,8 +15,8 @@ AnyArray = Array | np.ndarray
 _FLOOR = 1e-6
 # A noise variance below this is a likelihood running away on a constant y; its square root is still a number.
 LEAST_VARIANCE = 1e-200
-# Below this size halving ends with one triangular solve.
-_INVERSE_LEAF = 32
+# Below this size halving ends with one triangular solve: smaller ones are no faster, and take longer to compile.
+_INVERSE_LEAF = 128
 # Below this size halving ends with one product.
 _PRODUCT_LEAF = 64
 
@@ -43,7 +43,8 @@ class Jitter(NamedTuple):
 
 def cholesky(K: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:
     """Lower factor of K and whether it exists. Where it does not, L is NaN: callers turn `ok=False` into -inf."""
-    L = jnp.linalg.cholesky(K, symmetrize_input=False)
+    # K is symmetric, and LAPACK counts by columns: transposed, it is passed on as it lies in memory.
+    L = jnp.linalg.cholesky(K.T, symmetrize_input=False)
     return L, jnp.isfinite(L[-1, -1])
 
 
