@@ -153,6 +153,13 @@ CONTESTANTS = {
         {"steps": 500},
         "names no method to SciPy, which takes BFGS, not the L-BFGS-B of its docstring; 500 steps are its default",
     ),
+    "gpjax-lbfgs": Contestant(
+        "GPJax collapsed ELBO, `fit_lbfgs`",
+        "gpjax",
+        "peer_gpjax.py",
+        {"steps": 1000, "optimiser": "lbfgs"},
+        "one compiled loop: when it passed a target is not known, only when it ended",
+    ),
     "numpyro": Contestant(
         "NumPyro, the bound written naively",
         "numpyro",

@@ -8,7 +8,7 @@ UCI = ("boston", "concrete", "energy", "winered", "yacht")
 MEASURES = ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth")
 
 GRADIENT = (OURS, "gpflow", "gpflow-xla", "gpytorch", "pymc", "pymc-z", "pymc-numba", "gpjax", "numpyro")
-ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn")
+ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "gpjax-lbfgs", "sklearn")
 HYPERPOSTERIOR = ("integrand-fixed-z", "pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact")
 ACCURACY = (
     OURS,
@@ -59,7 +59,7 @@ FULL = Profile(
     gradient_datasets=UCI,
     gradient_rows=(10_000, 100_000),
     growth_rows=(1_000, 10_000, 100_000, 1_000_000),
-    gradient_repeats=1,
+    gradient_repeats=3,
     gradient_seconds=1.0,
     gradient_limit=600.0,
     ml2_repeats=2,
@@ -101,7 +101,7 @@ QUICK = Profile(
     accuracy_cap=60.0,
     without={
         "gradient": ("gpflow-xla", "pymc-z", "pymc-numba"),
-        "ml2": ("gpytorch-slow",),
+        "ml2": ("gpytorch-slow", "gpjax-lbfgs"),
         "hyperposterior": ("gpflow-sgpmc",),
     },
 )

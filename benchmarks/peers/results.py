@@ -35,12 +35,18 @@ def processor(row: Row) -> str:
 
 
 def pending(
-    todo: Sequence[Job], planned: Iterable[Job], results: Path, retry: bool = False, again: bool = False
+    todo: Sequence[Job],
+    planned: Iterable[Job],
+    results: Path,
+    retry: bool = False,
+    again: bool = False,
+    since: str = "",
 ) -> list[Job]:
     """Those of `todo` that have no row with these settings, or one that is of no use beside the others of its group.
 
     Rows of another processor are of use where all that is `planned` of their group was made there. With `retry` what
-    failed here waits too (time and memory would run out once more), with `again` everything.
+    failed here waits too (time and memory would run out once more), with `again` everything, and with `since` what was
+    made before then.
     """
     planned = list(planned)
     rows = {job.key: _row(results, job) for job in {j.key: j for j in (*planned, *todo)}.values()}
@@ -52,7 +58,7 @@ def pending(
 
     def waits(job: Job) -> bool:
         row = rows[job.key]
-        if again or row is None:
+        if again or row is None or row["when"] < since:
             return True
         if processor(row) == here:
             return retry and row["status"] == "failed"

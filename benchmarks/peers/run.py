@@ -1,7 +1,8 @@
-"""Run the peer benchmarks, each job one child process and one result file; what is there already is not run again.
+"""Run the peer benchmarks, each job one child process and one result file; what this clone has made is not made again.
 
-What was made with other settings is not there, nor on another processor unless all it is compared with was made there
-too: a ratio has both of its sides on one machine.
+What came with the repository is, unless --keep says to run only what is missing. What was made with other settings is
+missing, and so is what another processor made, unless all it is compared with was made there too: a ratio has both of
+its sides on one machine.
 
 python benchmarks/peers/run.py [--profile quick] [--measures gradient,ml2] [--only yacht] [--venvs DIR]
 python benchmarks/peers/run.py --list            # what would be run, and what is there
@@ -42,6 +43,7 @@ def parsed(arguments=None):
     parser.add_argument("--measures", default=",".join(MEASURES), help="some of them, in the order to run")
     parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
     parser.add_argument("--repeats", type=int, default=100, help="no more than so many; go on later without it")
+    parser.add_argument("--keep", action="store_true", help="do not run again what came with the repository")
     parser.add_argument("--retry", action="store_true", help="run again what failed")
     parser.add_argument(
         "--again",
@@ -100,7 +102,7 @@ def run_one(job: Job, arguments, work: Path, results: Path) -> dict:
             row["judged"] = judged(job.task, problem, arrays, row["result"])
         except Exception as error:  # of a broken run: the row says so
             row |= {"status": "failed", "reason": f"its results could not be judged: {error}"}
-    row |= {"job": job.record(), "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+    row |= {"job": job.record(), "when": _now()}
     row |= {"commit": revision(HERE.parents[1]), "processor": machine().get("processor", UNKNOWN)}
     if row["status"] == "interrupted":  # no result, and perhaps there was a good one
         return row
@@ -147,6 +149,16 @@ def _refuse_without_data(waiting: list[Job], data_dir: str | None) -> None:
         sys.exit(str(error))
 
 
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def begun(work: Path) -> str:
+    """When this clone began to make results; now, if it has not."""
+    stamp = work / "begun"
+    return stamp.read_text() if stamp.exists() else _now()
+
+
 def main() -> None:
     arguments = parsed()
     work = Path(arguments.work) / arguments.profile
@@ -158,7 +170,8 @@ def main() -> None:
     results = out / "raw"  # beside the page that is made of them
     todo = wanted(arguments)
     planned = jobs(PROFILES[arguments.profile])
-    waiting = pending(todo, planned, results, arguments.retry, arguments.again)
+    since = "" if arguments.keep else begun(work)
+    waiting = pending(todo, planned, results, arguments.retry, arguments.again, since)
     if arguments.list:
         for job in todo:
             print(f"{'waits' if job in waiting else 'there':5} {job.key}")
@@ -171,6 +184,8 @@ def main() -> None:
             print(f"the machine is busy (load {load:.1f}): times will not mean much", file=sys.stderr, flush=True)
         work.mkdir(parents=True, exist_ok=True)
         results.mkdir(parents=True, exist_ok=True)
+        if since:
+            (work / "begun").write_text(since)
         (out / "machine.json").write_text(json.dumps(machine()))
         warm_up(waiting, arguments, work)
         run_all(waiting, arguments, work, results)

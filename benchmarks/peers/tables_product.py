@@ -10,7 +10,7 @@ from tables import identity
 from tables_hyper import seconds_to_ess
 from tables_ml2 import ml2_target, seconds_to_target, target_cell
 
-PRODUCT_ML2 = ("gpflow", "gpytorch", "gpytorch-slow", "gpjax", "sklearn", "integrand")
+PRODUCT_ML2 = ("gpflow", "gpytorch", "gpytorch-slow", "gpjax", "gpjax-lbfgs", "sklearn", "integrand")
 PRODUCT_NUTS = ("pymc", "pymc-nutpie")
 
 
