@@ -57,8 +57,8 @@ def _page(
         "Each package in its own process and pinned environment, on the same cores, data, M, kernel, priors and Z (but "
         "for our whole product, which has its own defaults), one "
         f"after the other in turns; what costs what in this library alone is [on another page]({links}). Medians over "
-        "processes, least and most in brackets where there are several (in table 1, of calls); a dash where nothing "
-        f"was run. These are {len(rows)} of the {planned} jobs of the profile.",
+        "processes, least and most in brackets where there are several (in table 1, between what the middle 80 % of "
+        f"calls are); a dash where nothing was run. These are {len(rows)} of the {planned} jobs of the profile.",
     ]
     if profile != "full":
         parts.append(
@@ -99,8 +99,7 @@ def _section(table: Table, drawn: list[str]) -> str:
 
 def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
     versions = facts.versions(rows)
-    told = facts.processors(rows)
-    machine = told | {name: fact for name, fact in machine.items() if not (told and name == "processor")}
+    machine = {name: fact for name, fact in machine.items() if name != "processor"}  # each measure has its own
     option = "" if profile == "full" else " QUICK=1" if profile == "quick" else f" (run.py --profile {profile})"
     return "\n\n".join(
         [
@@ -108,15 +107,16 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
             f"`make bench-peers{option}`, {facts.dates(rows)}. A run of the driver begins with a small job in each "
             "environment that nobody times: the files of its packages are then in memory, and PyTensor's caches of "
             "compiled code are there. A job is a fresh process on a warm machine. A run can be made in pieces (`python "
-            "benchmarks/peers/run.py --measures "
-            "… --only …`), so the two sides of a ratio can be hours apart; the CSV files have commit and time of each "
-            "row. Of each it is noted how many of its "
+            "benchmarks/peers/run.py --measures … --only …`): what is compared by its seconds is a group, whose jobs "
+            "run in turns; which rows were added later the CSV files tell, with commit and time of each. Of each it is "
+            "noted how many of its "
             f"cores other processes kept busy; more than {BUSY_CORES:g} and the row is called busy (in the CSV "
             "files too). A commit that ends in `-dirty` had changes that were not committed.",
             markdown(
                 ["machine", ""],
-                [*map(list, machine.items()), ["commit", facts.commits(rows)], ["neighbours", facts.busy(rows)]],
+                [*map(list, machine.items()), ["neighbours", facts.busy(rows)]],
             ),
+            markdown(["measure", "processor; when; commits"], [*map(list, facts.sources(rows).items())]),
             markdown(["environment", "packages"], [[name, packages] for name, packages in versions.items()]),
         ]
     )

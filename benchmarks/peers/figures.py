@@ -2,24 +2,23 @@
 
 from pathlib import Path
 
+import numpy as np
 import rows as R
-from agreement import REFERENCE, mixed
+from agreement import MIXED, REFERENCE, mixed
 from agreement import agreement as agreement_of
 from contestants import OURS
+from launch import MEMORY_CAP_MB
 from rows import Row
 from tables import median_ms
-from tables_accuracy import LIKE_FOR_LIKE, less_ours, like_for_like
+from tables_accuracy import LIKE_FOR_LIKE, less_ours, like_for_like, of_dataset
 from tables_hyper import ess_per_second, seconds_to_ess
-from tables_product import seconds
+from tables_ml2 import final_bound, ml2_target
+from tables_product import PRODUCT_NUTS, seconds
 
 _COLOURS = {"integrand": "#0b5fa5", "gpflow": "#d95f02", "gpytorch": "#7f3c8d", "pyro": "#b07aa1", "pymc": "#3a923a"}
 _COLOURS |= {"gpjax": "#c43c39", "numpyro": "#8c8c8c", "sklearn": "#b8a100"}
-_HATCHES = {"gpytorch-slow": "///", "pymc-nutpie": "///", "pymc-z": "\\\\\\", "gpflow-sgpmc": "///"}
-_HATCHES |= {"pymc-numba": "...", "gpflow-xla": "..."}
-
-
-# Bars that differ by more than this have a log scale: below it they can stand on zero.
-_LOG_FROM = 10.0
+_MARKERS = {"gpytorch-slow": "s", "pymc-nutpie": "D", "pymc-z": "^", "gpflow-sgpmc": "s", "gpflow-hmc": "D"}
+_MARKERS |= {"pymc-numba": "s", "gpflow-xla": "s", "gpjax-lbfgs": "s"}
 
 
 def draw_all(rows: list[Row], out: Path) -> list[str]:
@@ -55,37 +54,45 @@ def _plain(text: str) -> str:
 
 def _log(axis) -> None:
     """Ticks at 1, 2 and 5 in plain numbers: many ranges here are within a decade."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(ScalarFormatter())
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 
-def _style(contestant: str) -> dict[str, str]:
-    family = next(name for name in _COLOURS if contestant.startswith(name))
-    return {"color": _COLOURS[family], "hatch": _HATCHES.get(contestant, ""), "edgecolor": "white"}
-
-
 def _colour(contestant: str) -> str:
-    return _style(contestant)["color"]
+    return _COLOURS[next(name for name in _COLOURS if contestant.startswith(name))]
 
 
-def _bars(axes, groups: list[str], values: dict[str, list[float | None]], label: str, names=R.label) -> None:
-    """Grouped bars, one group for each problem, on a log scale if they need one; None leaves a gap."""
-    width = 0.8 / max(len(values), 1)
-    for k, (contestant, heights) in enumerate(values.items()):
-        places = [(g + (k - 0.5 * (len(values) - 1)) * width, h) for g, h in enumerate(heights) if h is not None]
-        if places:
-            x, h = zip(*places, strict=True)
-            axes.bar(x, h, width, label=_plain(names(contestant)), **_style(contestant))
+def _marker(contestant: str) -> str:
+    return _MARKERS.get(contestant, "o")
+
+
+Middles = dict[str, list[tuple[float, float, float] | None]]  # contestant -> median, least and most by problem
+
+
+def _dots(axes, groups: list[str], values: Middles, tried: set[tuple[str, str]], label: str, names=R.label) -> None:
+    """Medians with least and most, on a log scale; a cross at the foot for those who `tried` and have none."""
+    step = 0.8 / max(len(values), 1)
+    for k, (c, found) in enumerate(values.items()):
+        at = [g + (k - 0.5 * (len(values) - 1)) * step for g in range(len(groups))]
+        known = [(x, *m) for x, m in zip(at, found, strict=True) if m is not None]
+        label_of = _plain(names(c))
+        if known:
+            x, middle, least, most = (np.array(column) for column in zip(*known, strict=True))
+            spread = [middle - least, most - middle]
+            axes.errorbar(x, middle, spread, fmt=_marker(c), color=_colour(c), ms=5, elinewidth=1.2, label=label_of)
+        lost = [x for x, g, m in zip(at, groups, found, strict=True) if m is None and (c, g) in tried]
+        cross = {"color": _colour(c), "ms": 5, "label": None if known else label_of}
+        axes.plot(lost, [0.03] * len(lost), "x", transform=axes.get_xaxis_transform(), **cross)
+    for edge in range(1, len(groups)):
+        axes.axvline(edge - 0.5, color="#cccccc", lw=0.8)
     axes.set_xticks(range(len(groups)), [R.title(g) for g in groups])
-    known = [v for found in values.values() for v in found if v]
-    if known and max(known) > _LOG_FROM * min(known):
-        axes.set_yscale("log")
+    axes.set_yscale("log")
+    _log(axes.yaxis)
     axes.set_ylabel(label)
     axes.grid(axis="y", alpha=0.25)
-    axes.set_axisbelow(True)
 
 
 def _legend(figure, axes) -> None:
@@ -94,12 +101,15 @@ def _legend(figure, axes) -> None:
     figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns, frameon=False)
 
 
-def _medians(rows: list[Row], problems: list[str], value) -> dict[str, list[float | None]]:
-    found = {}
-    for c in R.ordered(map(R.name, rows)):
-        middles = [R.middle(R.where(rows, contestant=c, problem=p), value) for p in problems]
-        found[c] = [m[0] if m else None for m in middles]
-    return found
+def _middles(rows: list[Row], problems: list[str], value) -> Middles:
+    return {
+        c: [R.middle(R.where(rows, contestant=c, problem=p), value) for p in problems]
+        for c in R.ordered(map(R.name, rows))
+    }
+
+
+def _tried(rows: list[Row]) -> set[tuple[str, str]]:
+    return {(R.name(r), R.problem(r)) for r in rows}
 
 
 def gradient(pyplot, rows: list[Row]):
@@ -107,9 +117,10 @@ def gradient(pyplot, rows: list[Row]):
     problems = [p for p in R.datasets(rows) if R.where(rows, problem=p, cores=1)]
     if not R.done(rows) or not problems:
         return None
-    figure, panels = pyplot.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
+    figure, panels = pyplot.subplots(2, 1, figsize=(9, 7), sharex=True, layout="constrained")
     for axes, cores in zip(panels, (1, 2), strict=True):
-        _bars(axes, problems, _medians(R.where(rows, cores=cores), problems, median_ms), "ms", R.bound_label)
+        some = R.where(rows, cores=cores)
+        _dots(axes, problems, _middles(some, problems, median_ms), _tried(some), "ms", R.bound_label)
         axes.set_title(f"Value and gradient of the bound, {cores} core{'s' if cores > 1 else ''}", loc="left")
     _legend(figure, panels[0])
     return figure
@@ -126,14 +137,18 @@ def ml2(pyplot, rows: list[Row]):
     for axes, p in zip(panels[0], problems, strict=True):
         names = [c for c in R.ordered(map(R.name, rows)) if c != "sklearn"]
         some = [r for c in names for r in R.where(rows, problem=p, repeat=0, contestant=c)]
-        best = max(r["result"]["bound"] for r in some) if some else 0.0
+        best = max(map(final_bound, some)) if some else 0.0
         for r in some:
             points = r["result"]["trajectory"]
-            gaps = [max(best - b, 0.0) + 0.1 for _, b in points]
-            style = "--" if R.name(r) == "gpytorch-slow" else "-"
+            differs = final_bound(r) - r["result"]["bound"]  # the referee's jitter, not the package's
+            gaps = [max(best - b - differs, 0.0) + 0.1 for _, b in points]
+            style = "s" if len(points) == 1 else "--" if R.name(r) in _MARKERS else "-"
             axes.plot(
                 [t for t, _ in points], gaps, style, color=_colour(R.name(r)), label=_plain(R.label(R.name(r))), lw=1.5
             )
+        target = ml2_target(R.where(rows, problem=p))
+        if target is not None:
+            axes.axhline(best - target + 0.1, color="#555555", ls=":", lw=1, label="target")
         axes.set(xscale="log", yscale="log", title=R.title(p), xlabel="seconds since the process began")
         _log(axes.xaxis)
         axes.grid(alpha=0.25)
@@ -143,13 +158,16 @@ def ml2(pyplot, rows: list[Row]):
 
 
 def hyperposterior(pyplot, rows: list[Row]):
-    rows = mixed(R.done(R.of(rows, "hyperposterior")))
-    problems = R.datasets(rows)
-    if not problems:
+    rows = R.of(rows, "hyperposterior")
+    good, problems = mixed(R.done(rows)), R.datasets(R.done(rows))
+    if not good:
         return None
-    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
-    _bars(axes, problems, _medians(rows, problems, ess_per_second), "min ESS a second")
-    axes.set_title("Hyperposterior at fixed Z, fresh process included", loc="left")
+    figure, axes = pyplot.subplots(figsize=(9, 4), layout="constrained")
+    values = {c: [None] * len(problems) for c in R.ordered(map(R.name, rows))} | _middles(
+        good, problems, ess_per_second
+    )
+    _dots(axes, problems, values, _tried(rows), "min ESS a second")
+    axes.set_title("Hyperposterior at fixed Z, fresh process included (×: not converged, or out of time)", loc="left")
     _legend(figure, axes)
     return figure
 
@@ -163,16 +181,16 @@ def agreement(pyplot, rows: list[Row]):
         return None
     figure, axes = pyplot.subplots(figsize=(9, 3.2), layout="constrained")
     axes.axhspan(-1.96, 1.96, color="#dddddd", alpha=0.6, lw=0)
-    for k, c in enumerate(names):
-        points = []
-        for g, p in enumerate(problems):
-            mine, theirs = (R.where(rows, problem=p, contestant=name) for name in (c, REFERENCE))
-            found = agreement_of(mine, theirs)
-            if found is not None:
-                place = g + (k - 0.5 * (len(names) - 1)) * 0.15
-                points += [(place, z) for z in found.z]
-        if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=_plain(R.label(c)))
+
+    def scores(c: str, p: str):
+        found = agreement_of(*(R.where(rows, problem=p, contestant=name) for name in (c, REFERENCE)))
+        return [] if found is None else found.z
+
+    known = {c: [scores(c, p) for p in problems] for c in names}
+    known = {c: found for c, found in known.items() if any(map(len, found))}
+    for k, (c, found) in enumerate(known.items()):
+        points = [(g + (k - 0.5 * (len(known) - 1)) * 0.15, z) for g, some in enumerate(found) for z in some]
+        axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=_plain(R.label(c)))
     axes.set_xticks(range(len(problems)), [R.title(p) for p in problems])
     axes.set_ylabel("z of posterior means of log θ")
     axes.set_title("Against PyMC's NUTS: each point a hyperparameter, grey where 95 % should lie", loc="left")
@@ -187,31 +205,33 @@ def product(pyplot, rows: list[Row]):
         return None
 
     reached = [r for p in problems if not R.short_of(R.where(ours, problem=p)) for r in R.where(ours, problem=p)]
-    values = _medians(reached, problems, seconds)
-    values |= {c: v for c, v in _medians(R.of(rows, "ml2"), problems, seconds).items() if c != OURS}
-    hyper = [r for r in mixed(R.of(rows, "hyperposterior")) if R.name(r) in ("pymc", "pymc-nutpie")]
-    values |= _medians(hyper, problems, seconds_to_ess)
-    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
-    _bars(axes, problems, values, "seconds")
-    title = "Ours, integrated, against ML-II of the others; PyMC at fixed Z to an ESS of 400"
+    ml2, nuts = R.of(rows, "ml2"), [r for r in R.of(rows, "hyperposterior") if R.name(r) in PRODUCT_NUTS]
+    values = _middles(reached, problems, seconds)
+    values |= {c: v for c, v in _middles(ml2, problems, seconds).items() if c != OURS}
+    values |= {c: [None] * len(problems) for c in R.ordered(map(R.name, nuts))}
+    values |= _middles(mixed(nuts), problems, seconds_to_ess)
+    figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
+    _dots(axes, problems, values, _tried([*ours, *ml2, *nuts]), "seconds")
+    title = "Ours, integrated, against ML-II of the others; PyMC at fixed Z to an ESS of 400 (×: not converged)"
     axes.set_title(title, loc="left")
     _legend(figure, axes)
     return figure
 
 
 def accuracy(pyplot, rows: list[Row]):
-    """Mean difference of nlpd to ours on the same splits, with its standard error."""
+    """Mean difference of nlpd to ours on the same splits, with its standard error; without who mixed on no split."""
     from statistics import mean, stdev
 
     rows = R.done(R.of(rows, "accuracy"))
-    sets = [d for d in sorted({R.problem(r).rpartition("-")[0] for r in rows}) if like_for_like(_of(rows, d))]
+    sets = [d for d in sorted({R.problem(r).rpartition("-")[0] for r in rows}) if like_for_like(of_dataset(rows, d))]
     if not sets:
         return None
-    figure, panels = pyplot.subplots(1, len(sets), figsize=(4.8 * len(sets), 3.4), squeeze=False, layout="constrained")
-    for axes, dataset in zip(panels[0], sets, strict=True):
-        some = _of(rows, dataset)
+    figure, panels = pyplot.subplots(len(sets), 1, figsize=(9, 2.8 * len(sets)), squeeze=False, layout="constrained")
+    for axes, dataset in zip(panels[:, 0], sets, strict=True):
+        some = of_dataset(rows, dataset)
         ours = like_for_like(some)
-        found = {c: less_ours(R.where(some, contestant=c), ours) for c in R.ordered(map(R.name, some))[::-1]}
+        shown = [c for c in R.ordered(map(R.name, some))[::-1] if not _never_mixed(R.where(some, contestant=c))]
+        found = {c: less_ours(R.where(some, contestant=c), ours) for c in shown}
         found = {c: d for c, d in found.items() if d and c != LIKE_FOR_LIKE}
         axes.axvline(0.0, color=_colour(LIKE_FOR_LIKE), lw=1)
         for k, (c, differences) in enumerate(found.items()):
@@ -219,13 +239,15 @@ def accuracy(pyplot, rows: list[Row]):
             axes.errorbar(mean(differences), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
         labels = [f"{_plain(R.predictor_label(c))} ({len(d)})" for c, d in found.items()]
         axes.set_yticks(range(len(labels)), labels)
-        axes.set(xlabel="nlpd less ours (sgpr-hmc, priors paper), same splits", title=f"{dataset} (splits in brackets)")
+        axes.set_title(f"{dataset} (splits in brackets)", loc="left")
         axes.grid(axis="x", alpha=0.25)
+    panels[-1, 0].set_xlabel("nlpd less ours (sgpr-hmc, priors paper), same splits: right of the line is worse")
     return figure
 
 
-def _of(rows: list[Row], dataset: str) -> list[Row]:
-    return [r for r in rows if R.problem(r).rpartition("-")[0] == dataset]
+def _never_mixed(rows: list[Row]) -> bool:
+    shares = [r["judged"].get("r_hat") for r in rows]
+    return bool(shares) and all(r is not None and r > MIXED for r in shares)
 
 
 def growth(pyplot, rows: list[Row]):
@@ -238,12 +260,14 @@ def growth(pyplot, rows: list[Row]):
         (panels[0], median_ms, "ms a gradient"),
         (panels[1], lambda r: r["peak_mb"], "peak MB"),
     ):
-        for c, heights in _medians(rows, problems, value).items():
-            points = [(int(p.rpartition("-")[2]), h) for p, h in zip(problems, heights, strict=True) if h is not None]
+        for c, found in _middles(rows, problems, value).items():
+            points = [(int(p.rpartition("-")[2]), m[0]) for p, m in zip(problems, found, strict=True) if m is not None]
             if points:
-                style = ":" if c == "pymc-z" else "--" if c in _HATCHES else "-"
-                axes.plot(*zip(*points, strict=True), "o" + style, color=_colour(c), label=R.bound_label(c), ms=4)
+                style = _marker(c) + ("--" if c in _MARKERS else "-")
+                axes.plot(*zip(*points, strict=True), style, color=_colour(c), label=R.bound_label(c), ms=4)
         axes.set(xscale="log", yscale="log", xlabel="N (M = 200, D = 8)", ylabel=label)
         axes.grid(alpha=0.25)
+    panels[1].axhline(MEMORY_CAP_MB, color="#555555", ls=":", lw=1)
+    panels[1].text(int(problems[0].rpartition("-")[2]), MEMORY_CAP_MB, "ended above this", va="bottom", fontsize=8)
     _legend(figure, panels[0])
     return figure

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from plan import COMMON_JITTER
 
-COMMON_JITTER = 1e-6
 SCORES = ("rmse", "nlpd", "coverage_50", "coverage_80", "coverage_95")
 
 

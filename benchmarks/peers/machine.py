@@ -9,7 +9,7 @@ from typing import Any
 
 from contestants import CONTESTANTS
 from neighbours import is_busy
-from plan import UNTIMED, group
+from plan import UNTIMED
 
 UNKNOWN = "unknown"
 
@@ -36,16 +36,19 @@ def processor_named(cpuinfo: str) -> str:
     return known.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
 
 
-def processors(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The processors that rows were made on, each with its groups of jobs where there are several."""
-    found: dict[str, set[str]] = {}
+def sources(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Where and when the rows of each measure were made: processors, first and last minute, commits."""
+    by_measure: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if "processor" in row:
-            measure, problem = row["job"]["measure"], row["job"]["problem"]
-            found.setdefault(row["processor"], set()).add(group(measure, problem, key=measure))
-    if len(found) < 2:
-        return {"processor": min(found)} if found else {}
-    return {"processors": "; ".join(f"{name} ({', '.join(sorted(what))})" for name, what in sorted(found.items()))}
+        by_measure.setdefault(row["job"]["measure"], []).append(row)
+    return {measure: _source(some) for measure, some in by_measure.items()}
+
+
+def _source(rows: list[dict[str, Any]]) -> str:
+    where = " / ".join(sorted({row.get("processor", UNKNOWN) for row in rows}))
+    times = sorted(row["when"] for row in rows if "when" in row)
+    span = f"{times[0]} to {times[-1]} (UTC)" if times else UNKNOWN
+    return f"{where}; {span}; {commits(rows)}"
 
 
 def revision(root: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from machine import UNKNOWN, machine
+from neighbours import is_busy
 from plan import Job, group
 from rows import Row
 
@@ -45,8 +46,8 @@ def pending(
     """Those of `todo` that have no row with these settings, or one that is of no use beside the others of its group.
 
     Rows of another processor are of use where all that is `planned` of their group was made there. With `retry` what
-    failed here waits too (time and memory would run out once more), with `again` everything, and with `since` what was
-    made before then.
+    failed here, or was not alone, waits too (time and memory would run out once more), with `again` everything, and
+    with `since` what was made before then.
     """
     planned = list(planned)
     rows = {job.key: _row(results, job) for job in {j.key: j for j in (*planned, *todo)}.values()}
@@ -61,7 +62,7 @@ def pending(
         if again or row is None or row["when"] < since:
             return True
         if processor(row) == here:
-            return retry and row["status"] == "failed"
+            return retry and (row["status"] == "failed" or is_busy(row))
         return made_on.get(job.group) != {processor(row)}
 
     return [job for job in todo if waits(job)]

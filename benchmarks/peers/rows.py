@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page: `records` go to NAME.csv in full, `columns` of `shown` to the page as they are."""
+    """A table of the page: `records` go to NAME.csv in full, `parts` to the page as they are."""
 
     name: str
     title: str
@@ -127,7 +127,8 @@ def spread(found: tuple[float, float, float] | None, digits: int = 3) -> str:
 
 def why(rows: Iterable[Row]) -> str:
     """In place of a number: what happened instead; a dash where nothing was run."""
-    reasons = [r["reason"] if r["status"] == "gave up" else r["status"] for r in rows if r["status"] != "done"]
+    told = ("gave up", "out of memory")  # their reason says more: which budget it was
+    reasons = [r["reason"] if r["status"] in told else r["status"] for r in rows if r["status"] != "done"]
     return reasons[0] if reasons else "-"
 
 

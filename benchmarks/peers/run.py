@@ -44,7 +44,7 @@ def parsed(arguments=None):
     parser.add_argument("--only", default="", help="jobs whose key contains one of these, such as yacht,gpflow")
     parser.add_argument("--repeats", type=int, default=100, help="no more than so many; go on later without it")
     parser.add_argument("--keep", action="store_true", help="do not run again what came with the repository")
-    parser.add_argument("--retry", action="store_true", help="run again what failed")
+    parser.add_argument("--retry", action="store_true", help="run again what failed, or was not alone on its cores")
     parser.add_argument(
         "--again",
         action="store_true",

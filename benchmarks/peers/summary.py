@@ -76,30 +76,31 @@ def _range(ratios: dict[str, float]) -> str:
 def _gradient_lines(rows: list[Row]) -> list[list[str]]:
     small = [r for r in rows if not R.problem(r).startswith("synthetic")]
     large = [r for r in rows if R.problem(r) in _LARGE]
-    lines = []
-    for package, names in _PACKAGES.items():
-        ratios = _times(small, names)
-        lines.append(
-            _line("1", f"gradient, data sets: time of {package} over ours", ratios, Bar(2.5, 4.0), _range(ratios))
-        )
     others = {"GPflow compiled by XLA": ("gpflow-xla",), "GPJax and naive NumPyro": ("gpjax", "numpyro")}
-    for label, names in others.items():
-        ratios = _times(small, names)
-        lines.append(_line("1", f"gradient, data sets: time of {label} over ours", ratios, None, _range(ratios)))
-    ratios = _times(large, tuple(CONTESTANTS))
-    lines.append(_line("1", "gradient, N = 10⁴ and 10⁵: time of anyone over ours", ratios, Bar(1.3), _range(ratios)))
-    return lines
+    lines = [
+        _gradient_line(f"data sets: time of {who}", small, names, Bar(2.5, 4.0)) for who, names in _PACKAGES.items()
+    ]
+    lines += [_gradient_line(f"data sets: time of {who}", small, names, None) for who, names in others.items()]
+    return [*lines, _gradient_line("N = 10⁴ and 10⁵: time of anyone", large, tuple(CONTESTANTS), Bar(1.3))]
+
+
+def _gradient_line(what: str, rows: list[Row], names: tuple[str, ...], bar: Bar | None) -> list[str]:
+    """One core and two apart: threads may do a package more harm than good."""
+    found = {f"{n} core{'s' if n > 1 else ''}": _times(R.where(rows, cores=n), names) for n in (1, 2)}
+    ratios = {f"{place}, {cores}": ratio for cores, times in found.items() for place, ratio in times.items()}
+    seen = "; ".join(f"{cores}: {_range(times)}" for cores, times in found.items() if times)
+    return _line("1", f"gradient, {what} over ours", ratios, bar, seen)
 
 
 def _times(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
     """Their time over ours by place; 0 where they have one and we have none."""
     found = {}
-    for problem, cores, name in sorted({(R.problem(r), r["job"]["cores"], R.name(r)) for r in rows}):
+    for problem, name in sorted({(R.problem(r), R.name(r)) for r in rows}):
         if name not in names or name == OURS:
             continue
-        some = R.where(rows, problem=problem, cores=cores)
+        some = R.where(rows, problem=problem)
         mine, other = (R.middle(R.where(some, contestant=c), median_ms) for c in (OURS, name))
-        place = f"{R.bound_label(name)}, {R.title(problem)}, {cores} core{'s' if cores > 1 else ''}"
+        place = f"{R.bound_label(name)}, {R.title(problem)}"
         if other:
             found[place if mine else f"{place}: ours failed"] = other[0] / mine[0] if mine else 0.0
     return found

@@ -17,7 +17,7 @@ import launch  # noqa: E402
 import plan  # noqa: E402
 import run  # noqa: E402
 from protocol import Job as WorkerJob  # noqa: E402
-from protocol import picked, thinned, timed_calls  # noqa: E402
+from protocol import Trajectory, picked, thinned, timed_calls  # noqa: E402
 from results import pending, result_path, write_row  # noqa: E402
 
 CORES = os.sched_getaffinity(0)  # before any test can have lost some
@@ -205,6 +205,9 @@ def test_worker_helpers(tmp_path, record):
     assert [job.deadline(102.0, k, 2) for k in range(2)] == [106.0, 110.0]
     assert thinned(np.arange(24.0).reshape(2, 4, 3), 4)[:, 0].tolist() == [0.0, 6.0, 12.0, 21.0]
     assert picked(3, 400).tolist() == [0, 1, 2]
+    trajectory = Trajectory(job)
+    assert [trajectory.improve(bound) for bound in (1.0, 0.5, 2.0)] == [True, False, True]
+    assert [bound for _, bound in trajectory.points] == [1.0, trajectory.best] == [1.0, 2.0]
     times = timed_calls(lambda: None, {"seconds": 0.0, "least": 3})
     assert len(times["calls"]) == 3
 

@@ -71,12 +71,16 @@ def test_a_processor_has_a_name_of_its_generation():
     assert machine.processor_named("") == platform.machine()
 
 
-def test_processors_are_told_apart_where_there_are_several():
-    made = (("A", "accuracy", "yacht-1"), ("B", "gradient", "yacht-0"), ("B", "ml2", "yacht-0"))
-    rows = [{"processor": p, "job": {"measure": m, "problem": d}} for p, m, d in made]
-    assert machine.processors(rows) == {"processors": "A (accuracy); B (gradient/yacht-0, yacht-0)"}
-    assert machine.processors(rows[1:]) == {"processor": "B"}
-    assert machine.processors([{"job": {"measure": "ml2"}}]) == {}
+def test_each_measure_tells_where_when_and_with_what_it_was_made():
+    made = (("A", "accuracy", "01", "c1"), ("B", "ml2", "03", "c1"), ("B", "accuracy", "02", "c2"))
+    rows = [
+        {"processor": p, "when": f"2026-01-{day} 00:00", "commit": c, "job": {"measure": m}} for p, m, day, c in made
+    ]
+    assert machine.sources(rows) == {
+        "accuracy": "A / B; 2026-01-01 00:00 to 2026-01-02 00:00 (UTC); c1, c2",
+        "ml2": "B; 2026-01-03 00:00 to 2026-01-03 00:00 (UTC); c1",
+    }
+    assert machine.sources([{"job": {"measure": "ml2"}}]) == {"ml2": "unknown; unknown; -"}
 
 
 def test_versions_are_those_of_each_environment():

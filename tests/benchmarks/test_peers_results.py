@@ -30,6 +30,17 @@ def test_what_is_there_is_not_run_again(tmp_path):
     assert pending(todo, todo, tmp_path) == todo[2:]
     assert pending(todo, todo, tmp_path, retry=True) == todo[1:]
     assert pending(todo, todo, tmp_path, again=True) == todo
+    write_row(tmp_path, first, made(first, others=1.0))
+    assert pending(todo, todo, tmp_path) == todo[2:]
+    assert pending(todo, todo, tmp_path, retry=True) == todo
+
+
+def test_what_came_with_the_repository_is_made_again(tmp_path):
+    todo = plan.jobs(plan.SMOKE, ["gradient"])
+    first, second, *_ = todo
+    write_row(tmp_path, first, made(first, when="2026-01-02 03:04"))
+    write_row(tmp_path, second, made(second, when="2026-01-02 03:05"))
+    assert pending(todo, todo, tmp_path, since="2026-01-02 03:05") == [first, *todo[2:]]
 
 
 def test_a_row_of_other_settings_is_run_again_and_does_not_count(tmp_path):

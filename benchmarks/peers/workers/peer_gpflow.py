@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from protocol import Trajectory, in_processes, picked, point_arrays, serve, stacked, thinned, timed_calls
+from protocol import Trajectory, in_processes, mixture, picked, point_arrays, serve, stacked, thinned, timed_calls
 
 
 def _model(job, lengthscale, scale, noise, joint=False):
@@ -46,7 +46,7 @@ def ml2(job):
 
     model = _model(job, *job.start())
     variables, trajectory = model.trainable_variables, Trajectory(job)
-    best = {"loss": np.inf, "x": None}
+    best = {"x": None}
 
     class Watched(gpflow.optimizers.Scipy):
         def eval_func(self, *arguments, **keywords):
@@ -54,9 +54,8 @@ def ml2(job):
 
             def watched(x):
                 loss, slope = call(x)
-                if loss < best["loss"]:
-                    best.update(loss=loss, x=np.array(x))
-                    trajectory.add(-loss)
+                if trajectory.improve(-loss):
+                    best["x"] = np.array(x)
                 return loss, slope
 
             return watched
@@ -70,7 +69,7 @@ def ml2(job):
         if best["x"] is None:
             raise
         optimiser.assign_tensors(variables, optimiser.unpack_tensors(variables, tf.constant(best["x"])))
-        row |= {"bound": -float(best["loss"]), "stopped": "a factorisation that failed"}
+        row |= {"bound": trajectory.best, "stopped": "a factorisation that failed"}
         row["notes"].append(f"its best point so far, for a factorisation failed: {str(error)[:100]}")
     row |= {"seconds": job.seconds(), "trajectory": trajectory.points}
     mean, variance = model.predict_y(job.X_test)
@@ -108,8 +107,7 @@ def _chains(job, seeds):
     tune, draws, chunk = options["tune"], options["draws"], min(options.get("chunk", 50), options["draws"])
     joint = options["method"] == "sgpmc"
     model = _with_priors(job, _model(job, *job.start(), joint=joint))
-    steps = {"maxiter": options.get("climb", 200)}
-    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables, options=steps)
+    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables, options={"maxiter": 200})
     mode = [v.numpy() for v in model.trainable_variables]
     helper = gpflow.optimizers.SamplingHelper(model.log_posterior_density, model.trainable_parameters)
     hmc = tfp.mcmc.HamiltonianMonteCarlo(helper.target_log_prob_fn, num_leapfrog_steps=10, step_size=0.01)
@@ -161,24 +159,12 @@ def _part(path_and_spawned, seeds):
 
 
 def sample(job):
-    import sys
-
-    seeds = [job.seed * 100 + k for k in range(job.options.get("chains", 4))]
-    parts = [seeds[k :: job.cores] for k in range(job.cores)]
-    found = in_processes(_part, (sys.argv[1], job.spawned), parts, job.cores)
-    seconds, chains = job.seconds(), [chain for part, _ in found for chain in part]
-    if len(chains) < len(seeds):
-        raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
+    chains, row = in_processes(_part, job)
     length = min(len(chain[0]) for chain in chains)
     cut = [np.stack([chain[i][:length] for chain in chains]) for i in range(len(chains[0]))]
     named = _named(job, cut)
     draws = stacked(named["lengthscales"], np.sqrt(named["variance"]), named["noise"])
-    row = {
-        "seconds": seconds,
-        "sampling_seconds": max(spent for _, spent in found),
-        "tune": job.options["tune"],
-        "capped": length < job.options["draws"],
-    }
+    row["capped"] = length < job.options["draws"]
     return row, {"draws": draws} | (_mixture(job, draws, named.get("V")) if job.predictive() else {})
 
 
@@ -209,7 +195,7 @@ def _mixture(job, draws, V):
         if V is not None:
             model.V.assign(V.reshape(-1, *V.shape[2:])[place])
         found.append([a.numpy()[:, 0] for a in model.predict_y(job.X_test)])
-    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+    return mixture(found)
 
 
 if __name__ == "__main__":

@@ -50,16 +50,14 @@ def _by_scipy(job, q, data):
     """Its default optimiser, and what it was seen to reach on its way."""
     import gpjax as gpx
 
-    trajectory, best, ends = Trajectory(job), [np.inf], []
+    trajectory, ends = Trajectory(job), []
     module = sys.modules["gpjax.fit"]
     minimise = module.minimize
 
     def watched(fun, **keywords):
         def call(x):
             value, slope = fun(x)
-            if float(value) < best[0]:
-                best[0] = float(value)
-                trajectory.add(-best[0])
+            trajectory.improve(-value)
             return value, slope
 
         ends.append(minimise(fun=call, **keywords))

@@ -4,7 +4,7 @@ import contextlib
 import warnings
 
 import numpy as np
-from protocol import Trajectory, in_processes, point_arrays, serve, stacked, thinned, timed_calls
+from protocol import Trajectory, in_processes, mixture, point_arrays, serve, stacked, thinned, timed_calls
 
 
 def _sgpr(job, lengthscale, scale, noise):
@@ -54,7 +54,7 @@ def _loss(model, likelihood, X, y):
 def _threads(job):
     import torch
 
-    torch.set_num_threads(job.options.get("torch_threads", job.cores))
+    torch.set_num_threads(job.cores)
 
 
 def gradient(job):
@@ -148,6 +148,10 @@ def _exact(job):
     return model, likelihood, X, y
 
 
+# Draws of a chain that can be judged: one whose budget ends after its first goes on for so many.
+_LEAST = 4
+
+
 class _Enough(Exception):
     """The budget is used up."""
 
@@ -184,27 +188,21 @@ def _part(path_and_spawned, seeds):
         def keep(kernel, samples, stage, i, drawn=drawn, share=share):
             if stage == "Sample":
                 drawn.append({name: kernel.transforms[name].inv(value).numpy() for name, value in samples.items()})
-            if time.time() > share and len(drawn) != 1:
+            if time.time() > share and not 0 < len(drawn) < _LEAST:
                 raise _Enough
 
         mcmc = MCMC(kernel, job.options["draws"], job.options["tune"], hook_fn=keep, disable_progbar=True, num_chains=1)
         # Without this, log determinants are random estimates where there are more than 800 rows.
         with contextlib.suppress(_Enough), gpytorch.settings.fast_computations(False, False, False):
             mcmc.run(X, y)
-        found.append(drawn)
+        if drawn:
+            found.append(drawn)
     return found, time.time() - began
 
 
 def sample(job):
-    import sys
-
-    seeds = [job.seed * 100 + k for k in range(job.options.get("chains", 4))]
-    parts = [seeds[k :: job.cores] for k in range(job.cores)]
-    found = in_processes(_part, (sys.argv[1], job.spawned), parts, job.cores)
-    seconds, chains = job.seconds(), [chain for part, _ in found for chain in part]
+    chains, row = in_processes(_part, job)
     length = min(len(chain) for chain in chains)
-    if length < 4:
-        raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
 
     def column(ending):
         name = next(n for n in chains[0][0] if n.endswith(ending))
@@ -212,12 +210,7 @@ def sample(job):
 
     lengthscale = column("lengthscale_prior").reshape(len(chains), length, -1)
     draws = stacked(lengthscale, column("scale_prior"), column("noise_prior"))
-    row = {
-        "seconds": seconds,
-        "sampling_seconds": max(spent for _, spent in found),
-        "tune": job.options["tune"],
-        "capped": length < job.options["draws"],
-    }
+    row["capped"] = length < job.options["draws"]
     return row, {"draws": draws} | (_mixture(job, draws) if job.predictive() else {})
 
 
@@ -237,7 +230,7 @@ def _mixture(job, draws):
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
             y = likelihood(model(torch.as_tensor(job.X_test)))
             found.append((y.mean.numpy(), y.variance.numpy()))
-    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+    return mixture(found)
 
 
 if __name__ == "__main__":

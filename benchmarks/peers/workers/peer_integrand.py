@@ -1,7 +1,6 @@
 """This library: the compiled program that its samplers call, `ml2`, `sgpr-hmc-fixed-z` and the default `sgpr-hmc`."""
 
-import numpy as np
-from protocol import Trajectory, point_arrays, serve, timed_calls
+from protocol import Trajectory, point_arrays, serve, stacked, timed_calls
 
 
 def _jitter(job):
@@ -58,20 +57,23 @@ def ml2(job):
     from integrand.targets import CollapsedTarget
 
     trajectory = Trajectory(job)
-    evaluate, best = CollapsedTarget.evaluate, [-np.inf]
+    evaluate = CollapsedTarget.evaluate
 
     def watched(self, phi, Z):
         found = evaluate(self, phi, Z)
-        if found.log_likelihood > best[0]:
-            best[0] = found.log_likelihood
-            trajectory.add(best[0])
+        trajectory.improve(found.log_likelihood)
         return found
 
     CollapsedTarget.evaluate = watched
     posterior = _fit(job, "ml2", Z=job.Z, priors="paper", steps=job.options["steps"])
     seconds = job.seconds()
     theta = posterior.theta_optimum
-    row = {"seconds": seconds, "bound": best[0], "trajectory": trajectory.points, "notes": list(posterior.notes)}
+    row = {
+        "seconds": seconds,
+        "bound": trajectory.best,
+        "trajectory": trajectory.points,
+        "notes": list(posterior.notes),
+    }
     row["stopped"] = posterior.notes[-1]
     return row, point_arrays(**theta, Z=posterior.Z) | _predictions(job, posterior)
 
@@ -87,7 +89,7 @@ def sample(job):
     posterior = _fit(job, job.options["method"], priors=job.options["priors"], **given)
     seconds, spent = job.seconds(), dict(posterior.seconds)
     theta = posterior.theta
-    draws = np.concatenate([theta["lengthscale"], theta["scale"][..., None], theta["noise"][..., None]], axis=-1)
+    draws = stacked(theta["lengthscale"], theta["scale"], theta["noise"])
     row = {
         "seconds": seconds,
         "sampling_seconds": spent.get("final", 0.0),

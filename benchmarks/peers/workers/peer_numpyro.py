@@ -4,7 +4,7 @@ import math
 import time
 
 import numpy as np
-from protocol import serve, stacked, thinned, timed_calls
+from protocol import serve, stacked, timed_calls
 
 
 def _prepared(job):
@@ -90,28 +90,7 @@ def sample(job):
     row["divergences"] = int(diverging.sum())
     named = jax.vmap(jax.vmap(kernel.postprocess_fn((), {})))(z)
     drawn = stacked(*(np.asarray(named[name]) for name in ("lengthscale", "scale", "noise")))
-    return row, {"draws": drawn} | (_mixture(job, drawn) if job.predictive() else {})
-
-
-def _mixture(job, draws):
-    """Means and variances of each of some draws at the test rows, in NumPy."""
-    from scipy.linalg import cholesky, solve_triangular
-
-    found = []
-    for theta in thinned(draws, job.predictive()):
-        lengthscale, scale, s = theta[:-2], theta[-2], theta[-1] ** 2
-
-        def k(a, b, lengthscale=lengthscale, scale=scale):
-            return scale**2 * np.exp(-0.5 * np.sum(((a[:, None] - b[None]) / lengthscale) ** 2, axis=2))
-
-        L = cholesky(k(job.Z, job.Z) + (job.jitter or 1e-6) * np.eye(len(job.Z)), lower=True)
-        A = solve_triangular(L, k(job.Z, job.X), lower=True)
-        LB = cholesky(np.eye(len(job.Z)) + A @ A.T / s, lower=True)
-        c = solve_triangular(LB, A @ job.y, lower=True) / s
-        A_new = solve_triangular(L, k(job.Z, job.X_test), lower=True)
-        B_new = solve_triangular(LB, A_new, lower=True)
-        found.append((B_new.T @ c, scale**2 - np.sum(A_new**2, 0) + np.sum(B_new**2, 0) + s))
-    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+    return row, {"draws": drawn}
 
 
 if __name__ == "__main__":

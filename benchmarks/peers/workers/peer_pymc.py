@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from protocol import serve, stacked, thinned, timed_calls
+from protocol import mixture, serve, stacked, thinned, timed_calls
 
 
 def _model(job, with_Z=False):
@@ -143,7 +143,7 @@ def _mixture(job, model, gp, draws):
     for theta in thinned(draws, job.predictive()):
         point = {"lengthscale_log__": theta[:-2], "scale_log__": theta[-2], "noise_log__": theta[-1]}
         found.append(call({name: np.log(value) for name, value in point.items()}))
-    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+    return mixture(found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """scikit-learn: the exact GP, whose kernel matrix has all rows: another model than the sparse ones."""
 
-import numpy as np
 from protocol import Trajectory, point_arrays, serve
 
 
@@ -9,16 +8,14 @@ def ml2(job):
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    trajectory, best, ends = Trajectory(job), [np.inf], []
+    trajectory, ends = Trajectory(job), []
 
     def optimiser(objective, theta, bounds):
         """scikit-learn's own, with a watch."""
 
         def watched(x):
             value, slope = objective(x)
-            if value < best[0]:
-                best[0] = value
-                trajectory.add(-value)
+            trajectory.improve(-value)
             return value, slope
 
         found = scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)

@@ -62,13 +62,21 @@ class Job:
 
 
 class Trajectory:
-    """(seconds since the process began, bound) as an optimiser goes."""
+    """(seconds since the process began, bound) as an optimiser goes, and the best bound of them."""
 
     def __init__(self, job):
-        self.job, self.points = job, []
+        self.job, self.points, self.best = job, [], float("-inf")
 
     def add(self, bound):
         self.points.append((round(self.job.seconds(), 4), float(bound)))
+        self.best = max(self.best, float(bound))
+
+    def improve(self, bound):
+        """Add a bound that is better than all before; whether it is."""
+        better = float(bound) > self.best
+        if better:
+            self.add(bound)
+        return better
 
 
 def timed_calls(call, options):
@@ -130,9 +138,24 @@ def peak_mb():
     return next((int(line.split()[1]) / 1024.0 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-def in_processes(function, argument, parts, workers):
-    """function(argument, part) for each part, in fresh processes side by side: for samplers of one chain at a time."""
+def in_processes(part, job):
+    """Chains by part((job's path, spawned), seeds) in a fresh process for each core, and the row they begin.
+
+    For samplers of one chain at a time; a part returns its chains and the seconds that they took.
+    """
     import multiprocessing
 
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        return pool.starmap(function, [(argument, part) for part in parts], chunksize=1)
+    seeds = [job.seed * 100 + k for k in range(job.options["chains"])]
+    tasks = [((sys.argv[1], job.spawned), seeds[k :: job.cores]) for k in range(job.cores)]
+    with multiprocessing.get_context("spawn").Pool(job.cores) as pool:
+        found = pool.starmap(part, tasks, chunksize=1)
+    chains = [chain for some, _ in found for chain in some]
+    if len(chains) < len(seeds):
+        raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
+    sampling = max(spent for _, spent in found)
+    return chains, {"seconds": job.seconds(), "sampling_seconds": sampling, "tune": job.options["tune"]}
+
+
+def mixture(found):
+    """Arrays of what is predicted: (means, variances) at the test rows for each of some θ."""
+    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
