@@ -48,14 +48,21 @@ def gradient_table(rows: list[Row]) -> Table:
         "split 0 and scaling), M = 200 and D = 8 on synthetic rows. Each call is warm and what the package's own "
         "optimiser or sampler calls (for NumPyro, the compiled gradient of the function that its model has); the "
         "median over processes of the median of a process's calls (few calls where each takes seconds, three at least "
-        "for N = 100 000). On the data sets ours and GPflow ran in three processes, GPyTorch and PyMC in two, others "
-        "and synthetic rows in one. Ours and PyMC's have the log prior too. Variants of a "
+        f"for N = 100 000). Processes on a data set: {_processes(rows)}; on synthetic rows one each. Ours and PyMC's "
+        "have the log prior too. Variants of a "
         "package, where there are any, are on some problems only. "
         "With two cores a package may use two threads: ours keeps to one where work is so small (its chains have the "
         "other "
         "core), and PyMC's products by NumPy lose by it."
     )
     return Table("gradient", "1. Value and gradient of the bound", about, parts, records, _failures(rows, problems))
+
+
+def _processes(rows: list[Row]) -> str:
+    """How many processes each had on a data set."""
+    small = [r for r in rows if not R.problem(r).startswith("synthetic")]
+    most = {c: 1 + max(r["job"]["repeat"] for r in R.where(small, contestant=c)) for c in map(R.name, small)}
+    return "; ".join(f"{R.bound_label(c)}: {most[c]}" for c in R.ordered(most))
 
 
 def _failures(rows: list[Row], problems: list[str]) -> list[str]:

@@ -195,7 +195,8 @@ def test_a_watcher_sees_no_draws_while_tuning():
 # --- what it costs
 
 
-def test_a_draw_takes_three_values_and_a_drift_a_few_gradients():
+@pytest.mark.parametrize(("acceptance", "jumps", "every"), [(0.5, 3, 8), (0.3, 4, 6), (0.1, 3, 1)])
+def test_a_draw_takes_a_few_values_and_a_drift_a_few_gradients(acceptance, jumps, every):
     lock, values, gradients = threading.Lock(), [], []
 
     def counted(x):
@@ -208,12 +209,12 @@ def test_a_draw_takes_three_values_and_a_drift_a_few_gradients():
             gradients.append(x)
         return normal(x)
 
-    result = run(at=counted_at, of=counted, draws=40, chains=3)
-    assert len(values) == 3 * (3 * 40 + 1)  # one more for where each chain begins, by this test
-    steps = result.chains.n_steps
-    assert (steps > 0).sum() == 3 * 10  # one draw in four
+    result = run(at=counted_at, of=counted, draws=48, chains=3, acceptance=acceptance)
+    assert len(values) == 3 * (jumps * 48 + 1)  # one more for where each chain begins, by this test
+    steps, drifts = result.chains.n_steps, 3 * 48 // every
+    assert (steps > 0).sum() == drifts
     assert steps.max() <= 4
-    assert steps.sum() <= len(gradients) <= steps.sum() + 3 * 10  # a slope where a jump was accepted before
+    assert steps.sum() <= len(gradients) <= steps.sum() + drifts  # a slope where a jump was accepted before
 
 
 # --- the same seed
@@ -290,4 +291,4 @@ def test_an_error_of_either_density_reaches_the_caller():
     with pytest.raises(Mine):
         run(of=raises, draws=5)
     with pytest.raises(Mine):
-        run(at=raises, draws=5)
+        run(at=raises, draws=8)  # the eighth has a drift

@@ -33,14 +33,24 @@ from integrand.infer.slots import Slot
 
 # w, ν and s of q: a little wider than the draws it was fitted to, with a share of long tails.
 _SHARE, _FREEDOM, _WIDTH = 0.1, 5.0, 1.1
-# Jumps of a draw; leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
-_JUMPS, _MOST_LEAPS, _STRAY = 3, 4, 0.2
-# One draw in so many has a drift: few where jumps are mostly accepted, each where hardly any is.
-_SELDOM, _OFTEN, _ALWAYS = 4, 3, 1
-_MOSTLY, _HARDLY = 0.5, 0.25
+# Leapfrog steps of a drift at most (drawn anew each time), and how far its step size strays.
+_MOST_LEAPS, _STRAY = 4, 0.2
 # While tuning coordinates are fitted twice, and of the draws of the first stage the first quarter does not count.
 STAGES, _BURN_IN = 2, 0.25
 _FIRST_STEP, _FORGETTING = 0.5, 0.6
+
+
+class Mix(NamedTuple):
+    """What a draw is made of."""
+
+    jumps: int
+    every: int  # one draw in so many has a drift
+
+
+# While tuning; then by the share of jumps that is accepted. A drift takes several gradients: it is seldom where jumps
+# can do without it, and where fewer are accepted another of them, a mere value, is worth more.
+_TUNING = Mix(jumps=3, every=3)
+_MIXES = ((0.5, Mix(jumps=3, every=8)), (0.25, Mix(jumps=4, every=6)), (0.0, Mix(jumps=3, every=1)))
 
 Values = Callable[[Float[np.ndarray, "K P"]], Float[np.ndarray, " K"]]
 
@@ -57,9 +67,9 @@ class Tuned(NamedTuple):
     latest: SampledRun | None = None  # the run of the last stage
 
     @property
-    def every(self) -> int:
-        """One draw in so many has a drift."""
-        return _SELDOM if self.acceptance >= _MOSTLY else _OFTEN if self.acceptance >= _HARDLY else _ALWAYS
+    def mix(self) -> Mix:
+        """What draws are made of from here on."""
+        return next(mix for least, mix in _MIXES if self.acceptance >= least)
 
 
 class _State(NamedTuple):
@@ -104,7 +114,7 @@ def tune_jumps(
 
     for stage in range(STAGES):
         adapt = functools.partial(_adapted, target_accept)
-        run, steps = _run(log_density, values, told, count, [*seed, stage], parallel, only_slots, adapt, _OFTEN)
+        run, steps = _run(log_density, values, told, count, [*seed, stage], parallel, only_slots, adapt, _TUNING)
         if run.interrupted or run.chains.n_draws < count:
             return run if stage == STAGES - 1 else run._replace(chains=run.chains.first(0))
         done += count
@@ -139,7 +149,7 @@ def sample_jumps(
     watch: Watcher | None = None,
 ) -> SampledRun:
     """Draw from exp(log_density), one chain from each of the ends of tuning."""
-    return _run(log_density, values, tuned, draws, seed, parallel, watch, None, tuned.every)[0]
+    return _run(log_density, values, tuned, draws, seed, parallel, watch, None, tuned.mix)[0]
 
 
 def _run(
@@ -151,11 +161,11 @@ def _run(
     parallel: int,
     watch: Watcher | None,
     adapt: Callable[[_State, float], float] | None,
-    every: int,
+    mix: Mix,
 ) -> tuple[SampledRun, Float[np.ndarray, " C"]]:
     """Chains from the ends of `tuned`, and the step size that each ended with."""
     whitening = tuned.whitening
-    kernel = _Kernel(log_density, values, whitening, adapt, every)
+    kernel = _Kernel(log_density, values, whitening, adapt, mix)
     etas = whitening.to_eta(tuned.ends)
     here = tuned.values + whitening.log_jacobian(etas)
     states = [_State(eta, float(v), None, math.log(tuned.step), 0) for eta, v in zip(etas, here, strict=True)]
@@ -197,8 +207,8 @@ class _Jump(NamedTuple):
 class _Kernel:
     """Jumps and drifts in the coordinates of a whitening."""
 
-    def __init__(self, log_density: LogDensity, values: Values, whitening: Whitening, adapt, every: int):
-        self.whitening, self.adapt, self.every = whitening, adapt, every
+    def __init__(self, log_density: LogDensity, values: Values, whitening: Whitening, adapt, mix: Mix):
+        self.whitening, self.adapt, self.mix = whitening, adapt, mix
         self._values, self._pulled_back = values, whitening.pulled_back(log_density)
         self.proposal = Proposal(len(whitening.centre))
 
@@ -210,10 +220,11 @@ class _Kernel:
 
     def slots(self, state: _State, rngs: dict[int, np.random.Generator]) -> tuple[_State, Slot]:
         """The state after some draws, each with its number and generator, and these draws."""
-        proposed = self.proposed([rng for rng in rngs.values() for _ in range(_JUMPS)])
+        n = self.mix.jumps
+        proposed = self.proposed([rng for rng in rngs.values() for _ in range(n)])
         etas, told = [], []
         for i, (number, rng) in enumerate(rngs.items()):
-            state, numbers = self.slot(state, number, rng, proposed[i * _JUMPS : (i + 1) * _JUMPS])
+            state, numbers = self.slot(state, number, rng, proposed[i * n : (i + 1) * n])
             etas.append(state.eta)
             told.append(numbers)
         x, log_jacobians = self.placed(etas)
@@ -242,7 +253,7 @@ class _Kernel:
             state, chance = self.jump(state, jump, rng)
             chances.append(chance)
         steps, diverged = 0, False
-        if number % self.every == self.every - 1:
+        if number % self.mix.every == self.mix.every - 1:
             steps = int(rng.integers(1, _MOST_LEAPS + 1))
             state, diverged = self.drift(state, steps, rng)
         # Jumps have no momentum: there is no energy whose mixing could be judged.
