@@ -87,6 +87,15 @@ def rounding(case):
     return 1e-10 * (len(case.y) + residual @ residual / s)
 
 
+def lost_by_whitening(case):
+    """What rounding may cost in Σk(x, x) - tr W where only the jitter j of `EXACT` keeps Kmm from being singular.
+
+    A = L⁻¹ K is right to double precision times the condition of L, at most √(Σk / j).
+    """
+    s, total = float(case.gp.noise) ** 2, float(jnp.sum(case.gp.kernel.diagonal(jnp.asarray(case.X))))
+    return np.finfo(float).eps * np.sqrt(total / EXACT.absolute) * total / (2 * s)
+
+
 def test_enough_cases():
     assert sum(CASES.values()) >= 2000
 
@@ -118,7 +127,8 @@ def test_exact_where_every_row_is_an_inducing_input(description):
     alpha = np.linalg.solve(K + s * np.eye(len(K)), case.y - float(case.gp.mean))
     cost = EXACT.absolute * (len(K) / s + alpha @ alpha) / 2
     gap = log_p(case) - bound(case, case.X, jitter=EXACT)
-    assert -rounding(case) <= gap <= 1.01 * cost + rounding(case)
+    slack = rounding(case) + lost_by_whitening(case)
+    assert -slack <= gap <= 1.01 * cost + slack
 
 
 @settings(max_examples=CASES["permuted"])
@@ -151,4 +161,5 @@ def test_repeated_rows_are_covered_by_one_inducing_input(description):
     halves = alpha[: len(case.X)] + alpha[len(case.X) :]  # both copies lean on one inducing variable
     cost = EXACT.absolute * (len(K) / s + halves @ halves) / 2
     gap = log_p(twice) - bound(twice, case.X, jitter=EXACT)
-    assert -rounding(twice) <= gap <= 1.01 * cost + rounding(twice)
+    slack = rounding(twice) + lost_by_whitening(twice)
+    assert -slack <= gap <= 1.01 * cost + slack
