@@ -30,7 +30,7 @@ def random_subset(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int)
 
 def k_means(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Float[np.ndarray, "M D"]:
     """Centres of `m` clusters of X."""
-    from scipy.cluster.vq import kmeans2  # a tenth of what importing this library takes, and a given Z needs none
+    from scipy.cluster.vq import kmeans2  # takes its time, and a given Z needs none
 
     rows = _thinned(rng, _enough_rows(X, m), m)
     start = rows[rng.choice(len(rows), m, replace=False)]  # rows, so that no cluster starts empty

@@ -222,3 +222,11 @@ def test_choosing_jobs_by_measure_key_and_repeat():
     some = chosen("--measures", "ml2", "--only", "yacht,gpjax")
     assert {job.measure for job in some} == {"ml2", "product"}
     assert all("yacht" in job.key or "gpjax" in job.key for job in some)
+
+
+def test_a_clone_remembers_when_it_began(tmp_path):
+    before = run.begun(tmp_path)
+    assert not (tmp_path / "begun").exists()  # asking is not beginning
+    assert before <= run.begun(tmp_path)
+    (tmp_path / "begun").write_text("2026-01-02 03:04")
+    assert run.begun(tmp_path) == "2026-01-02 03:04"
