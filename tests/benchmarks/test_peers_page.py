@@ -211,10 +211,11 @@ def test_ours_that_did_not_converge_has_no_ratio():
         return lines[0][1], lines[1][1]
 
     assert cells() == ("10", "40: **0.25**")
+    n = len(jobs)
     rows[1]["result"]["reached"] = False
-    assert cells() == ("10, not reached (1 of 3)", "40; ours not reached (1 of 3)")
+    assert cells() == (f"10, not reached (1 of {n})", f"40; ours not reached (1 of {n})")
     rows[2] |= {"status": "gave up", "reason": "gave up after 9 s", "result": {}, "judged": {}}
-    assert cells() == ("10, not reached (2 of 3)", "40; ours not reached (2 of 3)")
+    assert cells() == (f"10, not reached (2 of {n})", f"40; ours not reached (2 of {n})")
 
 
 def test_the_ess_of_a_run_is_the_least_of_bulk_and_tail():
