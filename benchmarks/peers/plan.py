@@ -183,7 +183,7 @@ def _whole(profile: Profile, dataset: str, repeat: int) -> Job:
 
 
 def _product(profile: Profile) -> Iterator[Job]:
-    """Ours only: what it is compared with, ML-II and PyMC, is in the other measures."""
+    """Ours only: its first repeats run beside what it is compared with, in the other measures, and the rest here."""
     for repeat in range(profile.product_repeats):
         for dataset in profile.datasets:
             yield _whole(profile, dataset, repeat)
