@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import hypothesis
 import jaxtyping
 
+import typechecker
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 
@@ -15,6 +17,7 @@ SHAPED = [
     for path in sorted((SOURCE / "integrand").rglob("*.py"))
     if "from jaxtyping import" in path.read_text(encoding="utf-8")
 ]
+jaxtyping.jaxtyped = typechecker.often_enough
 jaxtyping.install_import_hook(SHAPED, "typechecker.checked")
 
 import jax  # noqa: E402
@@ -45,6 +48,12 @@ def room_for_programs():
     from integrand.room import make_room
 
     make_room(0.3)
+
+
+@pytest.fixture(autouse=True)
+def shapes_are_checked_anew():
+    """Of each function the first calls in a test have their shapes checked."""
+    typechecker.next_test()
 
 
 @pytest.fixture
