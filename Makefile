@@ -51,7 +51,7 @@ bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit
 	$(BIN)/python benchmarks/scale/run.py $(or $(WHAT),growth) $(ARGS)
 
 bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
-	$(BIN)/python benchmarks/peers/run.py --install
+	$(BIN)/python benchmarks/peers/run.py --install $(if $(QUICK),--profile quick) $(ARGS)
 	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--profile quick) $(ARGS)
 
 lint: $(STAMP) ## ruff and pyright

@@ -158,7 +158,7 @@ CONTESTANTS = {
         "gpjax",
         "peer_gpjax.py",
         {"steps": 1000, "optimiser": "lbfgs"},
-        "one compiled loop: when it passed a target is not known, only when it ended",
+        "one compiled loop: when it passed a target is not known, only when it ended; its default is 100 steps",
     ),
     "numpyro": Contestant(
         "NumPyro, the bound written naively",

@@ -15,6 +15,7 @@ from profiles import (
     PROFILES,
     QUICK,
     SMOKE,
+    UCI,
     Profile,
 )
 
@@ -68,8 +69,8 @@ def group(measure: str, problem: str, key: str) -> str:
     return problem  # the whole product stands beside ML-II and beside hyperposteriors
 
 
-# Of samplers that would use up any budget: another model, or chains that hardly move.
-_CAPS = {"pyro-exact": 120.0, "gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "numpyro": 120.0}
+# Of samplers whose chains hardly move: they would use up any budget, and have no ESS to compare at its end.
+_CAPS = {"gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0}
 # Of synthetic rows one process: with so many calls at least, fewer where they take long.
 _LEAST_CALLS = {"synthetic-100000": 3, "synthetic-1000000": 2}
 # Runs of those that take long or are no close call: what is timed fits into two hours, and so onto one machine.
@@ -77,13 +78,12 @@ _AT_MOST = {
     "gradient": dict.fromkeys(("gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1)
     | {"gpytorch": 2, "pymc": 2},
     "ml2": dict.fromkeys(("gpjax", "gpjax-lbfgs", "sklearn", "gpytorch-slow"), 1),
-    "hyperposterior": dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1)
-    | {"pymc-nutpie": 2},
+    "hyperposterior": dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
 }
 # Where those stand that are not made for this, or would only give up: shown on these problems alone.
 _ONLY_ON = {
     "pymc-z": ("synthetic-10000",),
-    "pymc-numba": ("synthetic-10000",),
+    "pymc-numba": (*(f"{dataset}-0" for dataset in UCI), "synthetic-10000"),
     "gpflow-xla": ("yacht-0", "synthetic-10000"),
     "gpflow-hmc": ("yacht-0", "boston-0", "energy-0"),
     "gpflow-sgpmc": ("yacht-0",),
@@ -135,7 +135,7 @@ def _gradient(profile: Profile) -> Iterator[Job]:
 
 def _growth(profile: Profile) -> Iterator[Job]:
     problems = [f"synthetic-{n}" for n in profile.growth_rows]
-    yield from _gradients(profile, problems, (2,), min(2, profile.gradient_repeats))
+    yield from _gradients(profile, problems, (2,), 1)
 
 
 def _optimisation(profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any) -> Job:
@@ -215,16 +215,20 @@ _BUILDERS = {
 }
 
 # One small job that nobody times, for each environment: its files are then in memory, and compilers' caches are there.
-_WARM = {"sklearn": [("sklearn", "ml2")], "pymc": [("pymc", "gradient"), ("pymc-nutpie", "sample")]}
+_WARM = {"sklearn": "ml2"}
 _SMALL = "synthetic-300"
+# What Numba compiles it keeps on disk for each problem apart, where PyTensor's C code is the same for all.
+_WARM_EACH = ("pymc-nutpie",)
 
 
 def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
     """What to run before `waiting`, and to throw away."""
-    names = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
-    small = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2}
+    environments = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
+    small = [(name, _WARM.get(name, "gradient"), _SMALL) for name in environments]
+    timed = [job for job in waiting if job.measure not in UNTIMED]
+    each = sorted({(job.contestant, job.task, job.problem) for job in timed if job.contestant in _WARM_EACH})
+    few = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2}
     return [
-        Job("warm-up", task, _SMALL, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, _options(name, **small, predict=False))
-        for environment in names
-        for name, task in _WARM.get(environment, [(environment, "gradient")])
+        Job("warm-up", task, problem, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, _options(name, **few, predict=False))
+        for name, task, problem in small + each
     ]

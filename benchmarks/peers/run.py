@@ -134,7 +134,7 @@ def warm_up(waiting: list[Job], arguments, work: Path) -> None:
     """A small job in each environment that is about to be used, thrown away: the first to run has no handicap."""
     for job in warm_jobs(waiting):
         row, _, _ = run_job(job, arguments, work / "scratch" / job.key)
-        print(f"warm-up of {job.contestant}: {row['status']} {row['reason']}".strip(), flush=True)
+        print(f"warm-up of {job.contestant} on {job.problem}: {row['status']} {row['reason']}".strip(), flush=True)
 
 
 def _refuse_without_data(waiting: list[Job], data_dir: str | None) -> None:
@@ -163,6 +163,7 @@ def main() -> None:
     arguments = parsed()
     work = Path(arguments.work) / arguments.profile
     if arguments.install:
+        _refuse_without_data(wanted(arguments), arguments.data_dir)  # before the minutes that it takes
         failed = install(Path(arguments.venvs))
         sys.exit(f"without an environment: {', '.join(failed)}" if failed else 0)
     docs = HERE.parents[1] / "docs" / "benchmarks"

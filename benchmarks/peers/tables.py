@@ -25,6 +25,17 @@ def least_ms(row: Row) -> float:
     return 1e3 * min(row["result"]["calls"])
 
 
+def times_ours(theirs: list[Row], ours: list[Row]) -> str:
+    """Ratio of the medians over processes, and between what those of the same turn are; "" without ours."""
+    found, base = R.middle(theirs, median_ms), R.middle(ours, median_ms)
+    if not found or not base:
+        return ""
+    by_turn = {r["job"]["repeat"]: median_ms(r) for r in R.done(ours)}
+    turns = [median_ms(r) / by_turn[k] for r in R.done(theirs) if (k := r["job"]["repeat"]) in by_turn]
+    within = f" ({min(turns):.1f} to {max(turns):.1f})" if len(turns) > 1 else ""
+    return f"{found[0] / base[0]:.1f} x{within}"
+
+
 def gradient_table(rows: list[Row]) -> Table:
     """Milliseconds, and how many times ours that is, for one thread and two; then whether the values agree."""
     rows = R.of(rows, "gradient")
@@ -35,7 +46,7 @@ def gradient_table(rows: list[Row]) -> Table:
         problems = [p for p in R.datasets(some) if R.where(rows, cores=1, problem=p) or cores == 1]
         if problems:
             cells = [_gradient_cells(some, problems, c) for c in R.ordered(map(R.name, some))]
-            heading = f"{cores} core{'s' if cores > 1 else ''}: median ms (the middle 80 % of calls): times ours"
+            heading = f"{cores} core{'s' if cores > 1 else ''}: median ms (middle 80 % of calls): times ours (by turn)"
             parts.append((heading, ["", *map(R.title, problems)], cells))
     problems = [p for p in R.datasets(rows) if R.where(rows, cores=1, problem=p)]
     cells = [_agreement_cells(rows, problems, c) for c in R.ordered(map(R.name, rows)) if c != OURS]
@@ -48,7 +59,8 @@ def gradient_table(rows: list[Row]) -> Table:
         "split 0 and scaling), M = 200 and D = 8 on synthetic rows. Each call is warm and what the package's own "
         "optimiser or sampler calls (for NumPyro, the compiled gradient of the function that its model has); the "
         "median over processes of the median of a process's calls (few calls where each takes seconds, three at least "
-        f"for N = 100 000). Processes on a data set: {_processes(rows)}; on synthetic rows one each. Ours and PyMC's "
+        "for N = 100 000); in brackets behind a ratio, between what those of processes of the same turn are. "
+        f"Processes on a data set: {_processes(rows)}; on synthetic rows one each. Ours and PyMC's "
         "have the log prior too. Variants of a "
         "package, where there are any, are on some problems only. "
         "With two cores a package may use two threads: ours keeps to one where work is so small (its chains have the "
@@ -74,12 +86,12 @@ def _gradient_cells(some: list[Row], problems: list[str], contestant: str) -> li
     cells = [R.bound_label(contestant)]
     for p in problems:
         mine = R.where(some, contestant=contestant, problem=p)
-        found, ours = R.middle(mine, median_ms), R.middle(R.where(some, contestant=OURS, problem=p), median_ms)
+        found = R.middle(mine, median_ms)
         if found is None:
             cells.append(R.why(mine))
         else:
-            times = f": {found[0] / ours[0]:.1f} x" if ours and contestant != OURS else ""
-            cells.append(f"{R.number(found[0])} ({most_calls(mine)}){times}")
+            times = times_ours(mine, R.where(some, contestant=OURS, problem=p)) if contestant != OURS else ""
+            cells.append(": ".join(filter(None, (f"{R.number(found[0])} ({most_calls(mine)})", times))))
     return cells
 
 
@@ -131,8 +143,9 @@ def growth_table(rows: list[Row]) -> Table:
             cells.append(line)
         parts.append((heading, ["", *map(R.title, problems)], cells))
     about = (
-        f"M = 200, D = 8, two cores. A process that takes more than {MEMORY_CAP_MB / 1e3:.0f} GB, half of what the "
-        "machine has, is ended, as is one that needs more than its minutes. Memory is that of the whole process: "
+        f"M = 200, D = 8, two cores. A process that takes more than {MEMORY_CAP_MB / 1e3:.0f} GB is ended, as is one "
+        "that needs more than its minutes. All have two threads, also where one is better (PyMC in table 1). "
+        "Memory is that of the whole process: "
         "packages, compiler and data included."
     )
     if len({r.get("processor") for r in rows}) > 1:

@@ -65,8 +65,8 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
         "NUTS on the exact GP is another posterior; it and SGPMC are asked for on the smallest set, GPflow's HMC on "
-        "three. PyTensor's caches of C code are warm, what Numba compiles for nutpie is not kept. MB is the peak "
-        "memory of all processes of a job together; pages that forked chains share count for each."
+        "three. What PyTensor and Numba compile is kept on disk, where a run that nobody times has put it. "
+        "MB is the peak memory of all processes of a job together; pages that forked chains share count for each."
     )
     records = [_record(r, rows) for r in rows]
     return Table("hyperposterior", "3. Hyperposterior at fixed Z", about, parts, records, R.failures(rows))

@@ -113,8 +113,8 @@ def ml2_table(rows: list[Row]) -> Table:
         "values; what a package says along its way is corrected by as much as it differs from them at the end. "
         "Optimisers "
         "end where they are content, by a small gain, a small gradient, or when their steps are used "
-        "up (the numbers in the labels; GPJax's is its default). MB is the peak memory of the process. scikit-learn's "
-        "is an exact likelihood, not a bound."
+        "up (the numbers in the labels; `fit_scipy`'s is its default). MB is the peak memory of the process. "
+        "scikit-learn's is an exact likelihood, not a bound."
     )
     return Table("ml2", "2. ML-II", about, parts, records, R.failures(rows))
 

@@ -176,20 +176,21 @@ def test_a_bound_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):
 
 
 def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_path, monkeypatch):
-    waiting = [j for j in plan.jobs(plan.SMOKE) if j.contestant in ("gpflow", "gpflow-hmc", "sklearn", "pymc")]
+    names = ("gpflow", "gpflow-hmc", "sklearn", "pymc", "pymc-nutpie")
+    waiting = [j for j in plan.jobs(plan.SMOKE) if j.contestant in names]
     warmed = []
 
     def job_run(job, arguments, scratch):
-        warmed.append((job.contestant, job.task))
+        warmed.append((job.contestant, job.task, job.problem))
         return {"status": "failed", "reason": "no matter"}, None, None
 
     monkeypatch.setattr(run, "run_job", job_run)
     run.warm_up(waiting, SimpleNamespace(), tmp_path)
     assert sorted(warmed) == [
-        ("gpflow", "gradient"),
-        ("pymc", "gradient"),
-        ("pymc-nutpie", "sample"),
-        ("sklearn", "ml2"),
+        ("gpflow", "gradient", "synthetic-300"),
+        ("pymc", "gradient", "synthetic-300"),
+        ("pymc-nutpie", "sample", "yacht-0"),  # Numba's files are of one problem
+        ("sklearn", "ml2", "synthetic-300"),
     ]
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ import plan  # noqa: E402
 import rows as R  # noqa: E402
 from collect import collect  # noqa: E402
 from invented import invented  # noqa: E402
-from tables import most_calls  # noqa: E402
+from tables import most_calls, times_ours  # noqa: E402
 from tables_hyper import ess_per_second, hyperposterior_table, seconds_to_ess  # noqa: E402
 from tables_ml2 import ml2_table, ml2_target, seconds_to, stopped_by  # noqa: E402
 from tables_product import product_table  # noqa: E402
@@ -234,6 +234,17 @@ def test_seconds_to_an_ess_are_set_up_tuning_and_draws_in_proportion():
     assert seconds_to_ess(row, 200.0) == pytest.approx(30.0)
 
 
+def test_a_ratio_has_the_spread_of_its_turns():
+    def row(contestant, repeat, ms):
+        return {"job": {"contestant": contestant, "repeat": repeat}, "status": "done", "result": {"calls": [1e-3 * ms]}}
+
+    ours = [row("integrand", k, ms) for k, ms in enumerate((1.0, 2.0, 4.0))]
+    theirs = [row("gpflow", k, ms) for k, ms in enumerate((3.0, 4.0, 20.0, 8.0))]  # the last has none beside it
+    assert times_ours(theirs, ours) == "3.0 x (2.0 to 5.0)"
+    assert times_ours(theirs[:1], ours) == "1.5 x"
+    assert times_ours(theirs, []) == ""
+
+
 def test_the_table_of_hyperposteriors_has_memory_and_all_repeats():
     rng = np.random.default_rng(0)
     jobs = [j for j in plan.jobs(plan.FULL, ["hyperposterior"]) if j.problem == "yacht-0"]
@@ -244,5 +255,5 @@ def test_the_table_of_hyperposteriors_has_memory_and_all_repeats():
     assert ours["MB"] == "300"
     assert " to " in ours["ESS / s"]  # three repeats have a spread
     assert 0.0 <= float(ours["p of χ²"]) <= 1.0
-    assert "NumPyro, the bound written naively 200 + 200, 2 min" in table.about
+    assert "NumPyro, the bound written naively 200 + 200, 10 min" in table.about
     assert {r["contestant"] for r in table.records} == {j.contestant for j in jobs if j.measure == "hyperposterior"}

@@ -62,12 +62,12 @@ def test_optimisers_start_at_the_medians_of_the_priors():
     assert {f"start_{p.name}": p.prior.median for p in model.parameters} == pytest.approx(START, rel=1e-12)
 
 
-def test_the_hyperposterior_has_one_or_two_of_each_peer_and_three_of_ours():
+def test_the_hyperposterior_has_three_runs_of_ours_and_of_its_closest_rival():
     found = repeats(plan.FULL, "hyperposterior", "winered-0")
     assert found == {
         "integrand-fixed-z": 3,
         "pymc": 1,
-        "pymc-nutpie": 2,
+        "pymc-nutpie": 3,
         "numpyro": 1,
     }
     found = repeats(plan.FULL, "hyperposterior", "yacht-0")
@@ -76,7 +76,9 @@ def test_the_hyperposterior_has_one_or_two_of_each_peer_and_three_of_ours():
 
 def test_gradients_run_on_one_core_and_on_two():
     found = repeats(plan.FULL, "gradient", "energy-0")
-    assert found == {"integrand": 6, "gpflow": 6, "gpytorch": 4, "pymc": 4, "gpjax": 2, "numpyro": 2}
+    assert found == {"integrand": 6, "gpflow": 6, "gpytorch": 4, "pymc": 4} | dict.fromkeys(
+        ("pymc-numba", "gpjax", "numpyro"), 2
+    )
     assert repeats(plan.FULL, "gradient", "yacht-0")["gpflow-xla"] == 2
     assert repeats(plan.FULL, "gradient", "synthetic-100000")["gpflow"] == 2
 

@@ -47,6 +47,7 @@ def gradient(job):
     value = float(model.compile_fn(bound, inputs=model.value_vars, on_unused_input="ignore")(point)[0])
     notes = [f"linker {pytensor.compile.mode.get_mode(mode).linker.__class__.__name__}"]
     if mode is None:
+        notes.append(f"C compiler: {'yes' if pytensor.config.cxx else 'none'}")
         notes.append(f"blas flags: {pytensor.config.blas__ldflags or 'none (NumPy does the products)'}")
     return times | {"value": value, "gradient_in": "θ, Z" if with_Z else "θ", "notes": notes}, {}
 
