@@ -11,7 +11,7 @@ import typechecker
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 
-# Before anything imports the library: the files that state shapes in their signatures have them checked at every call.
+# Before anything imports the library: the files that state shapes in their signatures have them checked when called.
 SHAPED = [
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in sorted((SOURCE / "integrand").rglob("*.py"))

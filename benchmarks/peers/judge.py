@@ -10,7 +10,7 @@ SCORES = ("rmse", "nlpd", "coverage_50", "coverage_80", "coverage_95")
 
 
 def judged(task: str, problem: Path, arrays: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Numbers from the arrays that a worker wrote, without any nothing; ValueError for a run that is no result."""
+    """Numbers from the arrays that a worker wrote, none if it wrote none; ValueError for a run that is no result."""
     bound = result.get({"ml2": "bound", "gradient": "value"}.get(task, ""), 0.0)
     if bound is None or not np.isfinite(bound):
         raise ValueError(f"the bound is {bound}")

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from neighbours import Neighbours
+from rows import Row
 
 MEMORY_CAP_MB = 12_000.0
 _MUCH_MB = 0.5 * MEMORY_CAP_MB
 _POLL_SECONDS = 0.25
 # Set by the driver when it comes to its end before its children: those that other threads watch end too.
 ENDING = threading.Event()
-
-Row = dict[str, Any]
 
 
 def environment(threads: int, caches: Path) -> dict[str, str]:
@@ -85,17 +84,13 @@ def run_child(
         _end(child)  # what it left behind, such as chains of its own, must not run into the next job
         output.seek(0)
         said = output.read().decode(errors="replace")
-    row: Row = {"status": "done", "reason": "", "wall": wall, "peak_mb": peak, "result": {}}
-    row["others"] = others
-    if ended == "time":
-        row |= {"status": "gave up", "reason": f"gave up after {record['limit']:.0f} s"}
-    elif ended == "memory":
-        row |= {"status": "out of memory", "reason": f"more than {memory_cap_mb / 1000:.0f} GB"}
-    elif code in _TOLD_TO_END:
-        row |= {"status": "interrupted", "reason": f"ended from outside ({signal.Signals(-code).name})"}
+    row: Row = {"status": "done", "reason": "", "wall": wall, "peak_mb": peak, "result": {}, "others": others}
+    if ended:
+        late, much = f"gave up after {record['limit']:.0f} s", f"more than {memory_cap_mb / 1000:.0f} GB"
+        status, reason = ("gave up", late) if ended == "time" else ("out of memory", much)
+        row |= {"status": status, "reason": reason}
     elif code != 0 or not result_path.exists():
-        reason = _last_words(said, code)
-        row |= {"status": _kind(reason, code, peak), "reason": reason}
+        row |= _failure(said, code, peak)
     else:
         row["result"] = json.loads(result_path.read_text())
         row["peak_mb"] = max(peak, row["result"].pop("peak_mb", 0.0))
@@ -104,6 +99,14 @@ def run_child(
 
 # A child that somebody else ended says nothing about its package.
 _TOLD_TO_END = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+
+
+def _failure(said: str, code: int, peak_mb: float) -> Row:
+    """Status and reason of a child that ended by itself, or by somebody else, without a result."""
+    if code in _TOLD_TO_END:
+        return {"status": "interrupted", "reason": f"ended from outside ({signal.Signals(-code).name})"}
+    reason = _last_words(said, code)
+    return {"status": _kind(reason, code, peak_mb), "reason": reason}
 
 
 def _kind(reason: str, code: int, peak_mb: float) -> str:

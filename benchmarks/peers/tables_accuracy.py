@@ -40,16 +40,28 @@ def accuracy_table(rows: list[Row]) -> Table:
         "these data sets (`docs/results`), so that the row with them is not an unbiased estimate; the "
         "row with `paper`, the priors of the peers, is the like-for-like one**, and `nlpd less ours` pairs the same "
         "splits with it. With fixed Z ours has PyMC's Z too. Coverage is of central intervals. "
-        "Each package has its own jitter here. SGPMC and the exact GP with Pyro take long and have one split: compare "
-        "by `nlpd less ours`, as the figure does (without those who mixed on no split). PyMC's posterior is drawn by "
-        "nutpie, with half the draws of table 3, and samplers "
-        "have a budget of minutes: `mixed` says of how many splits the chains ended with an R-hat of at most "
-        f"{MIXED:g}; "
+        f"Each package has its own jitter here. {_few_splits(rows)}Samplers have a number of steps (tuning + draws of "
+        f"a chain{_steps(rows)}) and a budget of minutes: `mixed` says of how many splits the chains ended with an "
+        f"R-hat of at most {MIXED:g}; "
         "of others the predictions are what there was. These ran side by side, each on one core: their seconds, in the "
         "CSV, are not to be compared."
     )
     failures = R.failures(rows, R.predictor_label)
     return Table("accuracy", "5. Accuracy", about, parts, [_record(r) for r in rows], failures)
+
+
+def _few_splits(rows: list[Row]) -> str:
+    """Who has fewer splits than others, and how to compare them nevertheless."""
+    counts = {c: len(R.where(rows, contestant=c)) for c in R.ordered(map(R.name, rows))}
+    few = [R.label(c) for c, n in counts.items() if n < max(counts.values())]
+    how = "compare by `nlpd less ours`, as the figure does (without those who mixed on no split). "
+    return f"Fewer splits for those that take long ({'; '.join(few)}): {how}" if few else ""
+
+
+def _steps(rows: list[Row]) -> str:
+    """What peers that draw have, of those that are told a number."""
+    found = {R.label(R.name(r)): r["job"]["options"] for r in rows if "tune" in r["job"]["options"]}
+    return "".join(f"; {label} {options['tune']} + {options['draws']}" for label, options in found.items())
 
 
 def of_dataset(rows: list[Row], dataset: str) -> list[Row]:

@@ -1,5 +1,7 @@
 """The table of hyperposteriors at fixed Z: effective draws a second, and whether all draw from the same posterior."""
 
+from statistics import median
+
 import rows as R
 from agreement import MIXED, REFERENCE, agreement, mixed
 from contestants import CONTESTANTS
@@ -34,23 +36,8 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         cells = []
         for c in R.ordered(map(R.name, some)):
             mine = R.where(some, contestant=c)
-            if not R.done(mine):
-                cells.append([R.label(c), R.why(mine), *["-"] * (len(columns) - 2)])
-                continue
-            rate = R.middle(mine, ess_per_second)
-            cells.append(
-                [
-                    R.label(c),
-                    R.spread(R.middle(mine, lambda r: r["result"]["seconds"])),
-                    _draws(R.done(mine)),
-                    R.spread(R.middle(mine, R.ess)),
-                    f"{max(r['judged']['r_hat'] for r in R.done(mine)):.3f}",
-                    R.spread(rate),
-                    _times_ours(ours, mine),
-                    *_agreement_cells(c, R.done(mine), reference),
-                    R.number(R.middle(mine, lambda r: r["peak_mb"])[0]),
-                ]
-            )
+            none = [R.label(c), R.why(mine), *["-"] * (len(columns) - 2)]
+            cells.append(_cells(c, mine, ours, reference) if R.done(mine) else none)
         parts.append((R.title(p), columns, cells))
     about = (
         "Posterior of θ at fixed Z (the same Z, M = 100) under the priors of the paper: Gamma(2, 1) on lengthscales, "
@@ -64,12 +51,30 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         "nothing). z compares posterior means of log θ over all repeats with PyMC's (its own "
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
-        "NUTS on the exact GP is another posterior; it and SGPMC are asked for on the smallest set, GPflow's HMC on "
-        "three. What PyTensor and Numba compile is kept on disk, where a run that nobody times has put it. "
+        "NUTS on the exact GP is another posterior; who is slow is not asked for on every set. What PyTensor and "
+        "Numba compile is kept on disk, where a run that nobody times has put it. "
         "MB is the peak memory of all processes of a job together; pages that forked chains share count for each."
     )
     records = [_record(r, rows) for r in rows]
     return Table("hyperposterior", "3. Hyperposterior at fixed Z", about, parts, records, R.failures(rows))
+
+
+def _cells(
+    contestant: str, mine: list[Row], ours: tuple[float, float, float] | None, reference: list[Row]
+) -> list[str]:
+    """A line of the table, of runs of which some ended well."""
+    good = R.done(mine)
+    return [
+        R.label(contestant),
+        R.spread(R.middle(good, lambda r: r["result"]["seconds"])),
+        _draws(good),
+        R.spread(R.middle(good, R.ess)),
+        f"{max(r['judged']['r_hat'] for r in good):.3f}",
+        R.spread(R.middle(good, ess_per_second)),
+        _times_ours(ours, good),
+        *_agreement_cells(contestant, good, reference),
+        R.number(median(r["peak_mb"] for r in good)),
+    ]
 
 
 def _budgets(rows: list[Row]) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import rows as R
 from agreement import mixed
-from contestants import CONTESTANTS
+from contestants import CONTESTANTS, OURS
+from profiles import ML2
 from rows import Row, Table
 from tables import identity
 from tables_hyper import seconds_to_ess
 from tables_ml2 import ml2_target, seconds_to_target, target_cell
 
-PRODUCT_ML2 = ("gpflow", "gpytorch", "gpytorch-slow", "gpjax", "gpjax-lbfgs", "sklearn", "integrand")
+PRODUCT_ML2 = (*(c for c in ML2 if c != OURS), OURS)  # ours last: it is what a fit could have stopped at
 PRODUCT_NUTS = ("pymc", "pymc-nutpie")
 
 
