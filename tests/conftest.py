@@ -20,6 +20,9 @@ SHAPED = [
 jaxtyping.jaxtyped = typechecker.often_enough
 jaxtyping.install_import_hook(SHAPED, "typechecker.checked")
 
+# What a test finds must not depend on what an earlier run compiled. For processes that tests start, too.
+os.environ["INTEGRAND_CACHE"] = "off"
+
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

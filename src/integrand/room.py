@@ -6,11 +6,18 @@ search over models, would be ended by the system after a few hundred of them, in
 """
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
 _MAPS, _LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+_forgetting: list[Callable[[], object]] = []
+
+
+def on_make_room(forget: Callable[[], object]) -> None:
+    """Call `forget` too when compiled programs are forgotten."""
+    _forgetting.append(forget)
 
 
 def maps_in_use() -> int:
@@ -38,5 +45,7 @@ def make_room(share: float = 0.5) -> bool:
     if maps_in_use() <= share * most_maps():
         return False
     jax.clear_caches()
+    for forget in _forgetting:
+        forget()
     gc.collect()
     return True

@@ -19,6 +19,7 @@ from integrand.infer.traced import Traced
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
+from integrand.targets.kept import ready
 from integrand.targets.program import (
     LARGE,
     Counter,
@@ -120,6 +121,7 @@ class CollapsedTarget:
     data: Dataset
     jitter: Jitter = Jitter()
     counter: Counter = field(default_factory=Counter, compare=False)
+    _programs: dict[Any, Callable] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def threads(self, n_inducing: int) -> int:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
@@ -182,9 +184,16 @@ class CollapsedTarget:
 
     def _run(self, function: Callable, phi: np.ndarray, Z: np.ndarray, *more: int) -> Any:
         """What the compiled program of `function` gives."""
+        static = {"model": self.model, "jitter": self.jitter}
         with float64_scope():
-            program = compiled(function, ("model", "jitter"), self.threads(len(Z)))
-            return timed(program, np.asarray(phi, float), Z, *more, self.data, model=self.model, jitter=self.jitter)
+            arguments = np.asarray(phi, float), np.asarray(Z, float), *more, self.data
+            if not self._local:
+                return timed(compiled(function, tuple(static), self.threads(len(Z))), *arguments, **static)
+            program = self._programs.get((function, Z.shape))
+            if program is None:
+                program = timed(ready, function, self.threads(len(Z)), arguments, static)
+                self._programs[function, Z.shape] = program
+            return program(*arguments)
 
     def programs(self, n_inducing: int, jumps: bool) -> tuple[Callable[[], object], Callable[[], object]]:
         """Each compiles one program: of `evaluate`, and of `log_densities` or, if chains do not jump, `factored`."""

@@ -80,14 +80,18 @@ def prior_terms(model: Model, phi: Any):
     return jax.value_and_grad(model.log_prior)(phi), jax.value_and_grad(model.log_jacobian)(phi)
 
 
-@functools.cache
-def compiled(function: Callable, static: tuple[str, ...], threads: int) -> Callable:
-    """`function`, jitted once for this number of threads (1, or 0 for all).
+def options_for(threads: int) -> dict[str, bool | int]:
+    """What XLA is told.
 
     What runs on one thread is small, and LLVM's first level of optimisation compiles it sooner for as fast a program.
     """
-    options = compiler_options(threads) | ({"xla_backend_optimization_level": 1} if threads == 1 else {})
-    return jax.jit(function, static_argnames=static, compiler_options=options)
+    return compiler_options(threads) | ({"xla_backend_optimization_level": 1} if threads == 1 else {})
+
+
+@functools.cache
+def compiled(function: Callable, static: tuple[str, ...], threads: int) -> Any:
+    """`function`, jitted once for this number of threads (1, or 0 for all)."""
+    return jax.jit(function, static_argnames=static, compiler_options=options_for(threads))
 
 
 def _gp(phi: Any, model: Model) -> GP:

@@ -1,0 +1,109 @@
+"""Programs on disk: a new process compiles nothing, and whatever is wrong with a file costs no more than compiling."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from integrand.data.dataset import Dataset
+from integrand.kernels import RBF
+from integrand.model import Model
+from integrand.targets import CollapsedTarget, kept
+
+SCRIPT = """
+import numpy as np, jax
+from integrand.data.dataset import Dataset
+from integrand.kernels import RBF
+from integrand.model import Model
+from integrand.targets import CollapsedTarget
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, **_: compiled.append(name) if "backend_compile" in name else None)
+X = np.linspace(0.0, 1.0, 40)[:, None]
+target = CollapsedTarget(Model(RBF(), 1), Dataset.of(X, np.sin(7.0 * X[:, 0])))
+found = target.evaluate(target.model.start(), X[:5])
+print(len(compiled), repr(found.log_likelihood), found.dZ.tobytes().hex())
+"""
+
+
+def fresh_process(place):
+    variables = os.environ | {"INTEGRAND_CACHE": str(place)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=variables, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    compiled, *numbers = done.stdout.split()
+    return int(compiled), numbers
+
+
+@pytest.fixture
+def target(monkeypatch):
+    monkeypatch.setattr(kept, "_programs", {})
+    X = np.linspace(0.0, 1.0, 30)[:, None]
+    return CollapsedTarget(Model(RBF(), 1), Dataset.of(X, np.sin(7.0 * X[:, 0])))
+
+
+def test_a_new_process_compiles_nothing_and_finds_the_same(tmp_path):
+    place = tmp_path / "programs"
+    first, numbers = fresh_process(place)
+    (file,) = place.iterdir()
+    assert place.stat().st_mode & 0o077 == 0
+    again, same = fresh_process(place)
+    assert again < first
+    assert same == numbers
+    file.write_bytes(file.read_bytes()[:1000])
+    compiled, same = fresh_process(place)
+    assert compiled == first  # a file that is cut short is made again
+    assert same == numbers
+    assert fresh_process(place)[0] == again
+
+
+def test_nothing_is_written_where_nothing_shall_be(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert np.isfinite(target.evaluate(target.model.start(), np.zeros((1, 1))).log_likelihood)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_to_is_done_without(target, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a directory")
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path / "file"))
+    assert np.isfinite(target.evaluate(target.model.start(), np.zeros((1, 1))).log_likelihood)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_where_programs_are_kept(tmp_path, monkeypatch):
+    monkeypatch.delenv("INTEGRAND_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kept.directory() == tmp_path / "integrand"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert kept.directory() == tmp_path / ".cache" / "integrand"
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path / "here"))
+    assert kept.directory() == tmp_path / "here"
+    monkeypatch.setenv("INTEGRAND_CACHE", "off")
+    assert kept.directory() is None
+
+
+def test_those_used_longest_ago_go(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept, "_MOST_FILES", 2)
+    for age, name in enumerate(("new", "middle", "old")):
+        (tmp_path / f"{name}.program").write_bytes(b"")
+        os.utime(tmp_path / f"{name}.program", (1e9 - age, 1e9 - age))
+    target.evaluate(target.model.start(), np.zeros((1, 1)))
+    left = {p.name for p in tmp_path.iterdir()}
+    assert len(left) == 2
+    assert "new.program" in left
+
+
+def test_targets_of_the_same_shapes_share_a_program(target, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", "off")
+    Z = np.zeros((1, 1))
+    target.evaluate(target.model.start(), Z)
+    other = CollapsedTarget(target.model, Dataset.of(np.ones((30, 1)), np.arange(30.0)))
+    other.evaluate(target.model.start(), Z)
+    longer = CollapsedTarget(target.model, Dataset.of(np.ones((31, 1)), np.arange(31.0)))
+    assert len(kept._programs) == 1
+    longer.evaluate(target.model.start(), Z)
+    assert len(kept._programs) == 2
