@@ -15,8 +15,13 @@ from tables_product import seconds
 
 COLUMNS = ["measure", "what", "seen", "bar", "met"]
 
-# Packages that have a bar of their own, as they are by default; PyMC in all the ways that its gradient is taken here.
-_PACKAGES = {"GPflow": ("gpflow",), "GPyTorch": ("gpytorch",), "PyMC": ("pymc", "pymc-z", "pymc-numba")}
+# Packages that have a bar of their own, as they are by default; PyMC also as nutpie has it.
+_PACKAGES = {
+    "GPflow": ("gpflow",),
+    "GPyTorch": ("gpytorch",),
+    "PyMC": ("pymc", "pymc-z"),
+    "PyMC by Numba": ("pymc-numba",),
+}
 _LARGE = ("synthetic-10000", "synthetic-100000")
 # No longer than GPflow's ML-II on the first, at most twice that on the others.
 _SHORT, _LONG = ("boston", "energy", "yacht"), ("concrete", "winered")

@@ -52,7 +52,7 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
         "NUTS on the exact GP is another posterior; who is slow is not asked for on every set. What PyTensor and "
-        "Numba compile is kept on disk, where a run that nobody times has put it. "
+        "Numba compile is kept on disk, where a run that nobody times has put it; ours compiles in every process. "
         "MB is the peak memory of all processes of a job together; pages that forked chains share count for each."
     )
     records = [_record(r, rows) for r in rows]
