@@ -97,6 +97,27 @@ def test_those_used_longest_ago_go(target, tmp_path, monkeypatch):
     assert "new.program" in left
 
 
+def test_what_a_kill_left_goes_after_a_day(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path))
+    for name in ("old.part", "new.part"):
+        (tmp_path / name).write_bytes(b"")
+    os.utime(tmp_path / "old.part", (1e9, 1e9))
+    target.evaluate(target.model.start(), np.zeros((1, 1)))
+    assert [p.name for p in tmp_path.glob("*.part")] == ["new.part"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_a_program_of_another_user_is_not_run(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path))
+    Z = np.zeros((1, 1))
+    target.evaluate(target.model.start(), Z)
+    (file,) = tmp_path.iterdir()
+    assert kept._own_bytes(file)
+    os.chown(file, 12345, -1)
+    with pytest.raises(PermissionError):
+        kept._own_bytes(file)
+
+
 def test_targets_of_the_same_shapes_share_a_program(target, monkeypatch):
     monkeypatch.setenv("INTEGRAND_CACHE", "off")
     Z = np.zeros((1, 1))

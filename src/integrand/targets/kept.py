@@ -11,6 +11,7 @@ import os
 import platform
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
@@ -25,7 +26,8 @@ from integrand.room import on_make_room
 from integrand.targets.program import compiled, options_for
 
 _VARIABLE, _OFF = "INTEGRAND_CACHE", "off"
-_SUFFIX = ".program"
+_SUFFIX, _PART = ".program", ".part"
+_DAY = 86400.0  # in seconds
 # A program is about 100 kB; when there are more files than this, those that were used longest ago go.
 _MOST_FILES = 1000
 
@@ -69,7 +71,7 @@ def _read_or_compile(lowered: Any, threads: int) -> Callable:
         return lowered.compile()
     path = place / (_name(lowered.as_text(), threads) + _SUFFIX)
     with contextlib.suppress(Exception):  # not there, not readable, cut short: all the same
-        program = deserialize_and_load(path.read_bytes(), lowered.in_tree, lowered.out_tree)
+        program = deserialize_and_load(_own_bytes(path), lowered.in_tree, lowered.out_tree)
         os.utime(path)
         return program
     program = lowered.compile()
@@ -93,10 +95,18 @@ def _processor() -> str:
     return platform.platform() + platform.processor()
 
 
+def _own_bytes(path: Path) -> bytes:
+    """What this user has written: whoever writes a program is obeyed."""
+    with path.open("rb") as file:
+        if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+        return file.read()
+
+
 def _write(path: Path, data: bytes) -> None:
-    """All or nothing; for this user alone, since whoever writes a program is obeyed."""
+    """All or nothing, for this user alone; with what is old removed."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    handle, part = tempfile.mkstemp(dir=path.parent, suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -105,5 +115,6 @@ def _write(path: Path, data: bytes) -> None:
         os.unlink(part)
         raise
     files = sorted(path.parent.glob(f"*{_SUFFIX}"), key=lambda f: f.stat().st_mtime)
-    for old in files[: max(0, len(files) - _MOST_FILES)]:
+    left = [f for f in path.parent.glob(f"*{_PART}") if f.stat().st_mtime < time.time() - _DAY]  # by a kill
+    for old in files[: max(0, len(files) - _MOST_FILES)] + left:
         old.unlink(missing_ok=True)
