@@ -28,7 +28,7 @@ from integrand.targets.program import compiled, options_for
 _VARIABLE, _OFF = "INTEGRAND_CACHE", "off"
 _SUFFIX, _PART = ".program", ".part"
 _DAY = 86400.0  # in seconds
-# A program is about 100 kB; when there are more files than this, those that were used longest ago go.
+# A program is some hundreds of kB; when there are more files than this, those that were used longest ago go.
 _MOST_FILES = 1000
 
 _lock = threading.Lock()
