@@ -106,7 +106,8 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
             "## How these were made",
             f"`make bench-peers{option}`, {facts.dates(rows)}. A run of the driver begins with a small job in each "
             "environment that nobody times: the files of its packages are then in memory, and what "
-            "PyTensor and Numba compile is on disk. A job is a fresh process on a warm machine. A run can be made in "
+            "PyTensor and Numba compile is on disk, as for table 3 is what ours does (elsewhere what it keeps on "
+            "disk is switched off). A job is a fresh process on a warm machine. A run can be made in "
             "pieces (`python benchmarks/peers/run.py --measures … --only …`): what is compared by its seconds "
             "is a group, whose jobs run in turns; which rows were added later the CSV files tell, with commit "
             "and time of each. Of each it is noted how many of its "

@@ -22,15 +22,18 @@ _POLL_SECONDS = 0.25
 ENDING = threading.Event()
 
 
-def environment(threads: int, caches: Path) -> dict[str, str]:
-    """Variables that hold every numerical library to so many threads, and keep its caches and noise to itself."""
+def environment(threads: int, caches: Path, keeps: bool = False) -> dict[str, str]:
+    """Variables that hold every numerical library to so many threads, and keep its caches and noise to itself.
+
+    If it `keeps` them, this library finds the programs that it compiled for a job before, as PyTensor and Numba do.
+    """
     n = str(threads)
     pools = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB", "BLIS")
     values = {f"{name}_NUM_THREADS": n for name in pools}
     values |= {"TF_NUM_INTRAOP_THREADS": n, "TF_NUM_INTEROP_THREADS": n, "TF_CPP_MIN_LOG_LEVEL": "3"}
     values |= {"TF_ENABLE_ONEDNN_OPTS": "1", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
     values |= {"PYTENSOR_FLAGS": f"base_compiledir={caches / 'pytensor'}", "NUMBA_CACHE_DIR": str(caches / "numba")}
-    values["INTEGRAND_CACHE"] = "off"  # ours compiles in every process
+    values["INTEGRAND_CACHE"] = str(caches / "integrand") if keeps else "off"
     if threads == 1:
         values["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     return values

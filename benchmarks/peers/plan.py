@@ -19,7 +19,20 @@ from profiles import (
     Profile,
 )
 
-__all__ = ["FULL", "MEASURES", "PRIORS", "PROFILES", "QUICK", "SMOKE", "UNTIMED", "Job", "group", "jobs", "warm_jobs"]
+__all__ = [
+    "FULL",
+    "MEASURES",
+    "PRIORS",
+    "PROFILES",
+    "QUICK",
+    "SMOKE",
+    "UNTIMED",
+    "WARM_EACH",
+    "Job",
+    "group",
+    "jobs",
+    "warm_jobs",
+]
 
 # Where bounds and posteriors are compared all peers have this jitter on k(Z, Z): the default of most of them.
 COMMON_JITTER = 1e-6
@@ -217,8 +230,8 @@ _BUILDERS = {
 # One small job that nobody times, for each environment: its files are then in memory, and compilers' caches are there.
 _WARM = {"sklearn": "ml2"}
 _SMALL = "synthetic-300"
-# What Numba compiles it keeps on disk for each problem apart, where PyTensor's C code is the same for all.
-_WARM_EACH = ("pymc-nutpie",)
+# What Numba and this library compile they keep on disk for each problem apart, PyTensor's C code is the same for all.
+WARM_EACH = ("pymc-nutpie", "integrand-fixed-z")
 
 
 def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
@@ -226,9 +239,13 @@ def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
     environments = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
     small = [(name, _WARM.get(name, "gradient"), _SMALL) for name in environments]
     timed = [job for job in waiting if job.measure not in UNTIMED]
-    each = sorted({(job.contestant, job.task, job.problem) for job in timed if job.contestant in _WARM_EACH})
-    few = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2}
+    each = sorted({(job.contestant, job.task, job.problem) for job in timed if job.contestant in WARM_EACH})
+    few = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2, "predict": False}
+
+    def options(name: str) -> dict[str, Any]:
+        return _options(name, **few, priors=CONTESTANTS[name].priors)
+
     return [
-        Job("warm-up", task, problem, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, _options(name, **few, predict=False))
+        Job("warm-up", task, problem, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, options(name))
         for name, task, problem in small + each
     ]

@@ -51,9 +51,10 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         "nothing). z compares posterior means of log θ over all repeats with PyMC's (its own "
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
-        "NUTS on the exact GP is another posterior; who is slow is not asked for on every set. What PyTensor and "
-        "Numba compile is kept on disk, where a run that nobody times has put it; ours compiles in every process. "
-        "MB is the peak memory of all processes of a job together; pages that forked chains share count for each."
+        "NUTS on the exact GP is another posterior; who is slow is not asked for on every set. What PyTensor, Numba "
+        "and this library compile they keep on disk, where a run that nobody times has put it; the others keep "
+        "nothing. MB is the peak memory of all processes of a job together; pages that forked chains share count for "
+        "each."
     )
     records = [_record(r, rows) for r in rows]
     return Table("hyperposterior", "3. Hyperposterior at fixed Z", about, parts, records, R.failures(rows))

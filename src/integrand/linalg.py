@@ -55,8 +55,10 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """
     n = L.shape[0]
     if n <= _INVERSE_LEAF:
+        # A constant, for XLA would compute the identity at every call.
+        identity = np.eye(n, dtype=L.dtype)
         # Row by row, Lᵀ xᵢ = eᵢ: what is rounded is then small in L⁻¹ L, which a product A = L⁻¹ K has, not in L L⁻¹.
-        return transposed(solve_triangular(L, jnp.eye(n, dtype=L.dtype), lower=True, trans=1))
+        return transposed(solve_triangular(L, identity, lower=True, trans=1))
     half = n // 2
     a, d = triangular_inverse(L[:half, :half]), triangular_inverse(L[half:, half:])
     c = -d @ (L[half:, :half] @ a)

@@ -176,7 +176,7 @@ def test_a_bound_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):
 
 
 def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_path, monkeypatch):
-    names = ("gpflow", "gpflow-hmc", "sklearn", "pymc", "pymc-nutpie")
+    names = ("gpflow", "gpflow-hmc", "sklearn", "pymc", "pymc-nutpie", "integrand-fixed-z")
     waiting = [j for j in plan.jobs(plan.SMOKE) if j.contestant in names]
     warmed = []
 
@@ -188,11 +188,29 @@ def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_pat
     run.warm_up(waiting, SimpleNamespace(), tmp_path)
     assert sorted(warmed) == [
         ("gpflow", "gradient", "synthetic-300"),
+        ("integrand", "gradient", "synthetic-300"),
+        ("integrand-fixed-z", "sample", "yacht-0"),  # and so are ours
         ("pymc", "gradient", "synthetic-300"),
         ("pymc-nutpie", "sample", "yacht-0"),  # Numba's files are of one problem
         ("sklearn", "ml2", "synthetic-300"),
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_ours_finds_programs_on_disk_only_where_others_do(tmp_path):
+    assert launch.environment(1, tmp_path)["INTEGRAND_CACHE"] == "off"
+    assert launch.environment(1, tmp_path, keeps=True)["INTEGRAND_CACHE"] == str(tmp_path / "integrand")
+    by_others = {j.measure for j in plan.jobs(plan.FULL) if j.contestant == "pymc-nutpie"}
+    ours = {j.measure for j in plan.jobs(plan.FULL) if j.contestant in plan.WARM_EACH}
+    assert ours == by_others == {"hyperposterior", "accuracy"}
+
+
+def test_a_warm_up_has_the_model_of_what_it_warms():
+    waiting = [j for j in plan.jobs(plan.FULL, ["hyperposterior"]) if j.contestant == "integrand-fixed-z"]
+    warm = next(j for j in plan.warm_jobs(waiting) if j.contestant == "integrand-fixed-z")
+    same = ("method", "priors", "predict")
+    assert [warm.options[key] for key in same] == [waiting[0].options[key] for key in same]
+    assert (warm.jitter, warm.threads) == (waiting[0].jitter, waiting[0].threads)
 
 
 def test_worker_helpers(tmp_path, record):

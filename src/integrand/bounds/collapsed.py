@@ -68,7 +68,7 @@ def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[R
             W=A @ A.T,
             w=A @ r,
             a=jnp.sum(A, axis=1),
-            rr=jnp.sum(r**2),
+            rr=r @ r,
             r=jnp.sum(r),
             k=jnp.sum(rows.masked(gp.kernel.diagonal(rows.X))),
         )
@@ -97,7 +97,7 @@ def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     sums, s = factors.sums, factors.variance
     log_normaliser = -0.5 * n_rows * jnp.log(2.0 * math.pi * s) - log_diagonal_sum(factors.LB)
     fit = -0.5 * sums.rr / s + 0.5 * jnp.sum(factors.c**2)
-    trace = -0.5 * (sums.k - jnp.trace(sums.W)) / s
+    trace = -0.5 * (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s
     bound = log_normaliser + fit + trace
     # Neither is ever above zero; where rounding says so, divided by next to no noise, it would say anything.
     rounded_away = (fit > _ROUNDING) | (trace > _ROUNDING)
@@ -182,7 +182,7 @@ def _bound_backward(jitter: Jitter, saved, cotangent):
     _, pull = jax.vjp(jitter.gram, gp.kernel, Z)
     d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
 
-    quadratic = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr + sums.k - jnp.trace(sums.W)
+    quadratic = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr + sums.k - jnp.sum(jnp.diagonal(sums.W))
     ds = 0.5 * quadratic / s**2 - (jnp.sum(c**2) + 0.5 * data.n_rows) / s
     d_mean = (sums.r - b @ sums.a) / s
     gradient = (GP(d_kernel, 2.0 * gp.noise * ds, d_mean), dZ)

@@ -20,6 +20,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def chains_at_once() -> int:
+    """How many chains to run side by side when each takes one thread.
+
+    A call goes from one thread to another and back, and Python to the next call: with as many chains as cores they
+    idle meanwhile, with two for each core they have work of another chain. XLA runs no more of it than it has threads.
+    """
+    cores = available_cores()
+    return 2 * cores if cores > 1 else 1
+
+
 def compiler_options(threads: int) -> dict[str, bool | int]:
     """XLA options for a function that shall run on one thread, or on as many as there are.
 

@@ -4,11 +4,14 @@ The exponent and not r² itself, because the cotangent of a squared exponential 
 one pass over a block of k(Z, X) less.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from integrand.linalg import transposed
 
 
 def _by_product(X1: Array, X2: Array, w: Array) -> Array:
@@ -26,10 +29,19 @@ def _half_norms(a: Array) -> Array:
 
 def _by_difference(X1: Array, X2: Array, w: Array) -> Array:
     # Differences before weights: x w - x' w may round to something else than 0 where x = x' (a fused multiply-add).
+    # Columns of X2 lie beside each other, so that the loop over its rows is one of vectors.
+    columns = transposed(X2)
     total = jnp.zeros((len(X1), len(X2)), X1.dtype)
     for d in range(X1.shape[1]):  # unrolled, so that XLA makes one loop without an A x B x D array
-        total = total - 0.5 * (w[d] * (X1[:, d, None] - X2[None, :, d])) ** 2
+        total = total - 0.5 * (w[d] * (X1[:, d, None] - columns[None, d])) ** 2
     return total
+
+
+def _moments(G: Array, *parts: Array) -> list[Array]:
+    """G times each of the parts, and its sums over columns (A, 1), by one product."""
+    widths = [part.shape[1] for part in parts]
+    total = G @ jnp.concatenate([*parts, jnp.ones((G.shape[1], 1), G.dtype)], axis=1)
+    return jnp.split(total, list(itertools.accumulate(widths)), axis=1)
 
 
 def _with_gradient(
@@ -42,11 +54,10 @@ def _with_gradient(
         # With GX = G X2: ∂/∂X1 = w² (GX - X1 ∘ G1) and ∂/∂w = -w Σ G (x - x')², the square expanded. X2 is
         # usually data, and XLA then drops its slow transposed product.
         X1, X2, w = saved
-        rows, columns = jnp.sum(G, axis=1), jnp.sum(G, axis=0)
-        GX = G @ X2
-        dX1 = w**2 * (GX - X1 * rows[:, None])
-        dX2 = w**2 * (G.T @ X1 - X2 * columns[:, None])
-        dw = w * (2.0 * jnp.sum(X1 * GX, axis=0) - rows @ X1**2 - columns @ X2**2)
+        GX, GX2, rows = _moments(G, X2, X2**2)
+        dX1 = w**2 * (GX - X1 * rows)
+        dX2 = w**2 * (G.T @ X1 - X2 * jnp.sum(G, axis=0)[:, None])
+        dw = w * jnp.sum(2.0 * X1 * GX - rows * X1**2 - GX2, axis=0)
         return dX1, dX2, dw
 
     function = jax.custom_vjp(exponents)
@@ -72,9 +83,9 @@ def _within_forward(X, w):
 
 def _within_backward(saved, G):
     X, w = saved
-    G = G + G.T
-    rows, GX = jnp.sum(G, axis=1), G @ X
-    return w**2 * (GX - X * rows[:, None]), w * (jnp.sum(X * GX, axis=0) - rows @ X**2)
+    GX, rows = _moments(G + G.T, X)
+    from_rows = GX - X * rows
+    return w**2 * from_rows, w * jnp.sum(X * from_rows, axis=0)
 
 
 exponents_within.defvjp(_within_forward, _within_backward)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from integrand.bounds.collapsed import bound_from_factors, collapsed_bound, factorise, inducing_posterior
 from integrand.data.dataset import Dataset
-from integrand.infer.threads import available_cores
+from integrand.infer.threads import chains_at_once
 from integrand.infer.traced import Traced
 from integrand.linalg import Jitter
 from integrand.model import Model
@@ -224,7 +224,7 @@ class CollapsedTarget:
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
-        with ThreadPoolExecutor(available_cores() if self.threads(len(Z)) == 1 else 1) as pool:
+        with ThreadPoolExecutor(chains_at_once() if self.threads(len(Z)) == 1 else 1) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
 
