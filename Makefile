@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow bench bench-bound bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale lint format clean
+.PHONY: help demo test test-slow bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ bench: bench-bound bench-memory bench-fit bench-predict bench-large ## all bench
 
 bench-bound: $(STAMP) ## time of the bound's value and gradient against its floor
 	$(BIN)/python benchmarks/bound_time.py $(ARGS)
+
+bench-profile: $(STAMP) ## what a value and gradient of the bound spends its time on, and how many chains fill the cores
+	$(BIN)/python benchmarks/bound_profile.py $(ARGS)
 
 bench-memory: $(STAMP) ## memory of the bound's value and gradient at a million rows
 	$(BIN)/python benchmarks/bound_memory.py $(ARGS)

@@ -60,6 +60,14 @@ CONTESTANTS = {
         _FIXED_Z,
         priors=_PAPER,
     ),
+    "integrand-fixed-z-cold": Contestant(
+        "integrand `sgpr-hmc-fixed-z`, nothing on disk",
+        OURS,
+        "peer_integrand.py",
+        {"method": "sgpr-hmc-fixed-z"},
+        f"{_FIXED_Z}; the first fit of data of this shape: it compiles",
+        priors=_PAPER,
+    ),
     "gpflow": Contestant(
         "GPflow SGPR, L-BFGS", "gpflow", "peer_gpflow.py", {"steps": 1000}, "noise variance at least 1e-6"
     ),

@@ -27,7 +27,6 @@ __all__ = [
     "QUICK",
     "SMOKE",
     "UNTIMED",
-    "WARM_EACH",
     "Job",
     "group",
     "jobs",
@@ -68,6 +67,11 @@ class Job:
     def group(self) -> str:
         return group(self.measure, self.problem, self.key)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether this library finds programs on disk that a job before has compiled."""
+        return self.options.get("programs") == "kept"
+
     def record(self) -> dict[str, Any]:
         """What the worker and the result file are told."""
         return asdict(self) | {"priors": PRIORS, "key": self.key}
@@ -91,7 +95,8 @@ _AT_MOST = {
     "gradient": dict.fromkeys(("gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1)
     | {"gpytorch": 2, "pymc": 2},
     "ml2": dict.fromkeys(("gpjax", "gpjax-lbfgs", "sklearn", "gpytorch-slow"), 1),
-    "hyperposterior": dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1),
+    "hyperposterior": dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1)
+    | {"integrand-fixed-z-cold": 2},
 }
 # Where those stand that are not made for this, or would only give up: shown on these problems alone.
 _ONLY_ON = {
@@ -184,7 +189,8 @@ def _hyperposterior(profile: Profile) -> Iterator[Job]:
         for dataset in profile.hyper_datasets:
             problem = f"{dataset}-0"
             for name in _taking_part(profile, measure, HYPERPOSTERIOR, problem, repeat, repeats):
-                yield _sampling(profile, measure, problem, name, repeat, COMMON_JITTER, profile.cap, predict=False)
+                more = {"predict": False} | _KEEPING.get(name, {})
+                yield _sampling(profile, measure, problem, name, repeat, COMMON_JITTER, profile.cap, **more)
             if repeat < profile.product_repeats:  # the same jobs as those beside ML-II: nothing is run twice
                 yield _whole(profile, dataset, repeat)
 
@@ -231,7 +237,9 @@ _BUILDERS = {
 _WARM = {"sklearn": "ml2"}
 _SMALL = "synthetic-300"
 # What Numba and this library compile they keep on disk for each problem apart, PyTensor's C code is the same for all.
-WARM_EACH = ("pymc-nutpie", "integrand-fixed-z")
+_WARM_EACH = ("pymc-nutpie", "integrand-fixed-z")
+# Timed where others find what they compiled, ours does too.
+_KEEPING = {"integrand-fixed-z": {"programs": "kept"}}
 
 
 def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
@@ -239,11 +247,11 @@ def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
     environments = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
     small = [(name, _WARM.get(name, "gradient"), _SMALL) for name in environments]
     timed = [job for job in waiting if job.measure not in UNTIMED]
-    each = sorted({(job.contestant, job.task, job.problem) for job in timed if job.contestant in WARM_EACH})
+    each = sorted({(job.contestant, job.task, job.problem) for job in timed if job.contestant in _WARM_EACH})
     few = {"seconds": 0.0, "least": 1, "steps": 2, "tune": 10, "draws": 10, "cap": 200.0, "chains": 2, "predict": False}
 
     def options(name: str) -> dict[str, Any]:
-        return _options(name, **few, priors=CONTESTANTS[name].priors)
+        return _options(name, **few, priors=CONTESTANTS[name].priors) | _KEEPING.get(name, {})
 
     return [
         Job("warm-up", task, problem, name, 0, 2, 1, 300.0, COMMON_JITTER, 0, options(name))

@@ -9,7 +9,8 @@ MEASURES = ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth"
 
 GRADIENT = (OURS, "gpflow", "gpflow-xla", "gpytorch", "pymc", "pymc-z", "pymc-numba", "gpjax", "numpyro")
 ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "gpjax-lbfgs", "sklearn")
-HYPERPOSTERIOR = ("integrand-fixed-z", "pymc", "pymc-nutpie", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact")
+HYPERPOSTERIOR = ("integrand-fixed-z", "integrand-fixed-z-cold", "pymc", "pymc-nutpie")
+HYPERPOSTERIOR += ("gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact")
 ACCURACY = (
     OURS,
     "integrand-sgpr-hmc",
@@ -99,7 +100,7 @@ QUICK = Profile(
     without={
         "gradient": ("gpflow-xla", "pymc-z", "pymc-numba"),
         "ml2": ("gpytorch-slow", "gpjax"),  # SciPy's BFGS is several times as long under way as `fit_lbfgs`
-        "hyperposterior": ("gpflow-sgpmc", "pyro-exact"),
+        "hyperposterior": ("gpflow-sgpmc", "pyro-exact", "integrand-fixed-z-cold"),
     },
 )
 _LEAST = {"tune": 30, "draws": 30}

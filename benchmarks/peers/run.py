@@ -28,7 +28,7 @@ from install import install  # noqa: E402
 from judge import judged  # noqa: E402
 from launch import environment, run_child  # noqa: E402
 from machine import UNKNOWN, machine, revision  # noqa: E402
-from plan import MEASURES, PROFILES, WARM_EACH, Job, jobs, warm_jobs  # noqa: E402
+from plan import MEASURES, PROFILES, Job, jobs, warm_jobs  # noqa: E402
 from problems import problem_file  # noqa: E402
 from results import counting, pending, write_row  # noqa: E402
 from rows import read  # noqa: E402
@@ -82,7 +82,7 @@ def interpreter(job: Job, venvs: Path) -> list[str]:
 def run_job(job: Job, arguments, scratch: Path) -> tuple[dict, Path, Path]:
     """Run a job in its environment: its row, and where the arrays of the problem and of its result are."""
     problem = problem_file(job.problem, Path(arguments.work) / "problems", arguments.data_dir)
-    variables = environment(job.threads, Path(arguments.work).resolve() / "caches", job.contestant in WARM_EACH)
+    variables = environment(job.threads, Path(arguments.work).resolve() / "caches", job.keeps)
     if CONTESTANTS[job.contestant].environment != OURS:
         variables["PYTHONPATH"] = ""  # a peer must not see the packages of this environment
     record = job.record() | {"problem": str(problem.resolve())}

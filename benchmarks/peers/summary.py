@@ -9,7 +9,7 @@ from agreement import LEAST_P, REFERENCE, agreement, mixed
 from contestants import CONTESTANTS, OURS
 from rows import Row
 from tables import median_ms
-from tables_hyper import OURS_FIXED, ess_per_second, seconds_to_ess
+from tables_hyper import OURS_COLD, OURS_FIXED, ess_per_second, seconds_to_ess
 from tables_ml2 import ml2_target, seconds_to_target
 from tables_product import seconds
 
@@ -118,13 +118,20 @@ def _hyper_lines(rows: list[Row]) -> list[list[str]]:
     def to_the_ess(row: Row) -> float:
         return 1.0 / seconds_to_ess(row)
 
-    def line(what: str, names: tuple[str, ...], bar: Bar | None, rate: Callable[[Row], float] = ess_per_second):
-        ratios = _rates(rows, names, rate)
+    def line(
+        what: str,
+        names: tuple[str, ...],
+        bar: Bar | None,
+        rate: Callable[[Row], float] = ess_per_second,
+        ours: str = OURS_FIXED,
+    ):
+        ratios = _rates(rows, names, rate, ours)
         return _line("3", what, ratios, bar, ", ".join(filter(None, (_listed(ratios), _left_out(rows, names)))))
 
     return [
         line(better, both, bar),
         line("ESS a second: ours over PyMC's NUTS", ("pymc",), bar),
+        line("ESS a second: ours with nothing on disk over the better of both", both, None, ours=OURS_COLD),
         line("seconds to an ESS of 400: the better of both over ours", both, None, to_the_ess),
         _agreement_line(rows),
     ]
@@ -141,13 +148,13 @@ def _left_out(rows: list[Row], names: tuple[str, ...]) -> str:
     return f"without {', '.join(found)}" if found else ""
 
 
-def _rates(rows: list[Row], names: tuple[str, ...], rate: Callable[[Row], float] = ess_per_second) -> dict[str, float]:
+def _rates(rows: list[Row], names: tuple[str, ...], rate: Callable[[Row], float], ours: str) -> dict[str, float]:
     """Our rate over the best of theirs that mixed, by data set; 0 where they have one and we have none."""
     found = {}
     for p in R.datasets(rows):
         rates = [R.middle(mixed(R.where(rows, problem=p, contestant=c)), rate) for c in names]
         best = max((found_rate[0] for found_rate in rates if found_rate), default=0.0)
-        mine = R.middle(mixed(R.where(rows, problem=p, contestant=OURS_FIXED)), rate)
+        mine = R.middle(mixed(R.where(rows, problem=p, contestant=ours)), rate)
         if best > 0.0:
             found[R.title(p)] = mine[0] / best if mine else 0.0
     return found

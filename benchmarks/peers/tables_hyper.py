@@ -8,7 +8,7 @@ from contestants import CONTESTANTS
 from rows import Row, Table
 from tables import identity
 
-OURS_FIXED = "integrand-fixed-z"
+OURS_FIXED, OURS_COLD = "integrand-fixed-z", "integrand-fixed-z-cold"
 TARGET_ESS = 400.0
 
 
@@ -52,9 +52,9 @@ def hyperposterior_table(rows: list[Row]) -> Table:
         f"NUTS), in units of both Monte Carlo errors, without runs whose R-hat is above {MIXED}; χ² is their sum of "
         "squares, and its p would be uniform if the posteriors are the same and hyperparameters independent. Pyro's "
         "NUTS on the exact GP is another posterior; who is slow is not asked for on every set. What PyTensor, Numba "
-        "and this library compile they keep on disk, where a run that nobody times has put it; the others keep "
-        "nothing. MB is the peak memory of all processes of a job together; pages that forked chains share count for "
-        "each."
+        "and this library compile they keep on disk, where a run that nobody times has put it; a fit of data of "
+        "another shape finds nothing there (the row `nothing on disk`), and the others keep nothing by default. MB is "
+        "the peak memory of all processes of a job together; pages that forked chains share count for each."
     )
     records = [_record(r, rows) for r in rows]
     return Table("hyperposterior", "3. Hyperposterior at fixed Z", about, parts, records, R.failures(rows))

@@ -200,15 +200,16 @@ def test_each_environment_that_waits_is_warmed_once_and_leaves_no_result(tmp_pat
 def test_ours_finds_programs_on_disk_only_where_others_do(tmp_path):
     assert launch.environment(1, tmp_path)["INTEGRAND_CACHE"] == "off"
     assert launch.environment(1, tmp_path, keeps=True)["INTEGRAND_CACHE"] == str(tmp_path / "integrand")
-    by_others = {j.measure for j in plan.jobs(plan.FULL) if j.contestant == "pymc-nutpie"}
-    ours = {j.measure for j in plan.jobs(plan.FULL) if j.contestant in plan.WARM_EACH}
-    assert ours == by_others == {"hyperposterior", "accuracy"}
+    keeping = [j for j in plan.jobs(plan.FULL) if j.keeps]
+    assert {(j.measure, j.contestant) for j in keeping} == {("hyperposterior", "integrand-fixed-z")}
+    warmed = {(j.contestant, j.problem) for j in plan.warm_jobs(plan.jobs(plan.FULL)) if j.keeps}
+    assert warmed == {(j.contestant, j.problem) for j in keeping}
 
 
 def test_a_warm_up_has_the_model_of_what_it_warms():
     waiting = [j for j in plan.jobs(plan.FULL, ["hyperposterior"]) if j.contestant == "integrand-fixed-z"]
     warm = next(j for j in plan.warm_jobs(waiting) if j.contestant == "integrand-fixed-z")
-    same = ("method", "priors", "predict")
+    same = ("method", "priors", "predict", "programs")
     assert [warm.options[key] for key in same] == [waiting[0].options[key] for key in same]
     assert (warm.jitter, warm.threads) == (waiting[0].jitter, waiting[0].threads)
 

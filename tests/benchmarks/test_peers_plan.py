@@ -66,6 +66,7 @@ def test_the_hyperposterior_has_three_runs_of_ours_and_of_its_closest_rival():
     found = repeats(plan.FULL, "hyperposterior", "winered-0")
     assert found == {
         "integrand-fixed-z": 3,
+        "integrand-fixed-z-cold": 2,
         "pymc": 1,
         "pymc-nutpie": 3,
         "numpyro": 1,
@@ -133,6 +134,9 @@ def test_the_quick_profile_leaves_out_what_is_slow():
         ("gradient", "gpflow-xla"),
         ("accuracy", "pymc-nutpie"),
         ("ml2", "gpytorch-slow"),
+        ("ml2", "gpjax"),
+        ("accuracy", "gpjax"),
+        ("hyperposterior", "pyro-exact"),
     ]
     assert not names & set(slow)
     assert ("hyperposterior", "pymc-nutpie") in names

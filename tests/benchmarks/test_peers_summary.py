@@ -74,7 +74,8 @@ def test_where_ours_failed_no_bar_is_met(rows):
 
 def test_rates_are_over_the_better_of_two_samplers(rows):
     for r in of(rows, "hyperposterior"):
-        seconds = {"integrand-fixed-z": 1.0, "pymc": 12.0, "pymc-nutpie": 6.0}.get(r["job"]["contestant"], 1.0)
+        known = {"integrand-fixed-z": 1.0, "integrand-fixed-z-cold": 2.0, "pymc": 12.0, "pymc-nutpie": 6.0}
+        seconds = known.get(r["job"]["contestant"], 1.0)
         r["result"]["seconds"] = seconds
         r["judged"] |= {"ess_bulk": 100.0, "ess_tail": 50.0, "r_hat": 1.0}
     found = summary(rows)
@@ -82,6 +83,8 @@ def test_rates_are_over_the_better_of_two_samplers(rows):
     both = found["ESS a second: ours over the better of PyMC's NUTS and nutpie"][0]
     assert both == (", ".join(f"{d} 6.00" for d in each), "≥ 5, aim 10", "yes, not the aim")
     assert found["ESS a second: ours over PyMC's NUTS"][0][2] == "yes, and the aim"
+    cold = found["ESS a second: ours with nothing on disk over the better of both"][0]
+    assert cold == (", ".join(f"{d} 3.00" for d in each), "-", "-")
     # An ESS of chains that disagree means nothing.
     for r in of(rows, "hyperposterior", problem="energy-0", contestant="pymc-nutpie"):
         r["judged"]["r_hat"] = 1.6

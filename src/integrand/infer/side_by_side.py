@@ -111,11 +111,12 @@ class _Work:
             self.over.set()
 
     def _advance(self, chain: int, first: int, count: int) -> tuple[Any, Slot]:
-        if not self.compiled:  # two threads that call a new program at the same time would both compile it
+        if not self.compiled:  # threads that call a new program at the same time would all compile it
             with self.compiling:
-                out = self.advance(chain, self.states[chain], first, count)
-                self.compiled = True
-                return out
+                if not self.compiled:
+                    out = self.advance(chain, self.states[chain], first, count)
+                    self.compiled = True
+                    return out
         return self.advance(chain, self.states[chain], first, count)
 
     def _take(self) -> int | None:

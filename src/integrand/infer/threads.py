@@ -20,14 +20,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def chains_at_once() -> int:
-    """How many chains to run side by side when each takes one thread.
+def calls_at_once(short: bool) -> int:
+    """How many calls of a program on one thread to have under way, each in a thread of its own.
 
-    A call goes from one thread to another and back, and Python to the next call: with as many chains as cores they
-    idle meanwhile, with two for each core they have work of another chain. XLA runs no more of it than it has threads.
+    While a short call passes from thread to thread and back a core idles; a second one for each core fills that gap.
     """
     cores = available_cores()
-    return 2 * cores if cores > 1 else 1
+    return 2 * cores if short and cores > 1 else cores
 
 
 def compiler_options(threads: int) -> dict[str, bool | int]:

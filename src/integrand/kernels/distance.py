@@ -4,7 +4,6 @@ The exponent and not r² itself, because the cotangent of a squared exponential 
 one pass over a block of k(Z, X) less.
 """
 
-import itertools
 from collections.abc import Callable
 
 import jax
@@ -37,11 +36,10 @@ def _by_difference(X1: Array, X2: Array, w: Array) -> Array:
     return total
 
 
-def _moments(G: Array, *parts: Array) -> list[Array]:
-    """G times each of the parts, and its sums over columns (A, 1), by one product."""
-    widths = [part.shape[1] for part in parts]
-    total = G @ jnp.concatenate([*parts, jnp.ones((G.shape[1], 1), G.dtype)], axis=1)
-    return jnp.split(total, list(itertools.accumulate(widths)), axis=1)
+def _with_row_sums(G: Array, X: Array) -> tuple[Array, Array]:
+    """G X and the sums of G's rows (A, 1), by one product."""
+    found = G @ jnp.concatenate([X, jnp.ones((len(X), 1), G.dtype)], axis=1)
+    return found[:, :-1], found[:, -1:]
 
 
 def _with_gradient(
@@ -54,10 +52,11 @@ def _with_gradient(
         # With GX = G X2: ∂/∂X1 = w² (GX - X1 ∘ G1) and ∂/∂w = -w Σ G (x - x')², the square expanded. X2 is
         # usually data, and XLA then drops its slow transposed product.
         X1, X2, w = saved
-        GX, GX2, rows = _moments(G, X2, X2**2)
+        GX, rows = _with_row_sums(G, X2)
+        columns = jnp.sum(G, axis=0)
         dX1 = w**2 * (GX - X1 * rows)
-        dX2 = w**2 * (G.T @ X1 - X2 * jnp.sum(G, axis=0)[:, None])
-        dw = w * jnp.sum(2.0 * X1 * GX - rows * X1**2 - GX2, axis=0)
+        dX2 = w**2 * (G.T @ X1 - X2 * columns[:, None])
+        dw = w * (jnp.sum(2.0 * X1 * GX - rows * X1**2, axis=0) - columns @ X2**2)
         return dX1, dX2, dw
 
     function = jax.custom_vjp(exponents)
@@ -83,7 +82,7 @@ def _within_forward(X, w):
 
 def _within_backward(saved, G):
     X, w = saved
-    GX, rows = _moments(G + G.T, X)
+    GX, rows = _with_row_sums(G + G.T, X)
     from_rows = GX - X * rows
     return w**2 * from_rows, w * jnp.sum(X * from_rows, axis=0)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from integrand.infer.chains import Chains, Watch, Watcher
 from integrand.infer.diagnostics import Finding, Verdict, convergence, verdict
-from integrand.infer.threads import chains_at_once, one_blas_thread
+from integrand.infer.threads import available_cores, one_blas_thread
 from integrand.methods.ahead import ahead
 from integrand.methods.checkpoint import Checkpoint, WarmStart
 from integrand.methods.density import Density
@@ -41,7 +41,7 @@ class FitRecord:
     def of(cls, problem: Problem, counter: Counter, threads: int) -> Iterator[Self]:
         """For a target that uses one thread, so that chains run side by side, or all of them (0)."""
         with one_blas_thread(threads == 1):
-            yield cls(problem, counter, chains_at_once() if threads == 1 else 1)
+            yield cls(problem, counter, available_cores() if threads == 1 else 1)
 
     def warm_start(self, climb: Callable[[], WarmStart], *later: Callable[[], object]) -> WarmStart:
         """Where to begin: from the run directory, or climbed to and kept there.

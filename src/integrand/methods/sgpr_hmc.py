@@ -21,7 +21,7 @@ from integrand.infer.chains import Chains, SampledRun
 from integrand.infer.diagnostics import Finding
 from integrand.infer.metric import Whitening
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import chains_at_once, one_blas_thread
+from integrand.infer.threads import one_blas_thread
 from integrand.methods import grown
 from integrand.methods.checkpoint import Round, WarmStart
 from integrand.methods.density import Density, metric
@@ -71,7 +71,7 @@ class _Fit:
         self.moving, self.steps, self.most_rounds = MOVING_DRAWS, INDUCING_STEPS, self.settings.max_rounds
         if self.grown is not None:
             self.moving, self.steps, self.most_rounds = grown.MOVING, grown.STEPS, min(grown.ROUNDS, self.most_rounds)
-        parallel = chains_at_once() if target.threads(problem.n_inducing) == 1 else 1
+        parallel = target.at_once(problem.n_inducing)
         self.sampling = Sampling(problem, target.counter, parallel)
         self.sampling.bends = self.grown is None  # the third order knows straight coordinates
         self.saved = self.sampling.saved

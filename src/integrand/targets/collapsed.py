@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from integrand.bounds.collapsed import bound_from_factors, collapsed_bound, factorise, inducing_posterior
 from integrand.data.dataset import Dataset
-from integrand.infer.threads import chains_at_once
+from integrand.infer.threads import calls_at_once
 from integrand.infer.traced import Traced
 from integrand.linalg import Jitter
 from integrand.model import Model
@@ -32,6 +32,8 @@ from integrand.targets.program import (
     traces,
 )
 
+# Multiplications of a value and gradient that takes some milliseconds; what it holds meanwhile is some megabytes.
+_SHORT = 1e9
 # Values that one call computes at most, and entries of all their LB, which it fills.
 _TOGETHER, _MOST_ENTRIES = 8, 2_000_000
 
@@ -125,7 +127,15 @@ class CollapsedTarget:
 
     def threads(self, n_inducing: int) -> int:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
-        return 1 if self._local and 6.0 * self._rows * n_inducing**2 < LARGE else 0
+        return 1 if self._local and self._work(n_inducing) < LARGE else 0
+
+    def at_once(self, n_inducing: int) -> int:
+        """How many evaluations to have under way side by side."""
+        return 1 if self.threads(n_inducing) == 0 else calls_at_once(short=self._work(n_inducing) < _SHORT)
+
+    def _work(self, n_inducing: int) -> float:
+        """Multiplications of a value and gradient."""
+        return 6.0 * self._rows * n_inducing**2
 
     @functools.cached_property
     def _local(self) -> bool:
@@ -224,7 +234,7 @@ class CollapsedTarget:
 
     def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
-        with ThreadPoolExecutor(chains_at_once() if self.threads(len(Z)) == 1 else 1) as pool:
+        with ThreadPoolExecutor(self.at_once(len(Z))) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
 
