@@ -137,6 +137,7 @@ def test_the_quick_profile_leaves_out_what_is_slow():
         ("ml2", "gpjax"),
         ("accuracy", "gpjax"),
         ("hyperposterior", "pyro-exact"),
+        ("hyperposterior", "gpflow-hmc"),
     ]
     assert not names & set(slow)
     assert ("hyperposterior", "pymc-nutpie") in names
