@@ -95,6 +95,7 @@ def one_fit(arguments, began: float) -> dict:
 
 
 def main() -> None:
+    os.environ["INTEGRAND_CACHE"] = "off"  # here and in the children: compiling counts
     began = time.time()
     arguments = parsed()
     if arguments.one:

@@ -154,6 +154,7 @@ def growth() -> None:
 
 
 def main() -> None:
+    os.environ["INTEGRAND_CACHE"] = "off"  # here and in the children: compiling counts
     arguments = parsed()
     if arguments.one_gradient:
         print(json.dumps(one_gradient(arguments.one_gradient)))
