@@ -25,9 +25,7 @@ class Table:
             raise InputError(f"{self.path} has no column {', '.join(map(repr, missing))}: it has {found}")
         for name in names:
             if self.frame[name].dtype.kind not in "iufb":
-                raise InputError(
-                    f"{self.path}: column {name!r} is not numeric: encode it (one column a category), or drop it"
-                )
+                raise InputError(f"{self.path}: column {name!r} is not numeric: {_remedy(self.frame[name])}")
         values = self.frame[list(names)].to_numpy(dtype=float)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
@@ -45,6 +43,19 @@ class Table:
         if not names:
             raise InputError(f"{self.path} has no column besides the target {target!r}")
         return self.columns(names), y, names
+
+
+def _remedy(column: Any) -> str:
+    """What to do about a column that is not numeric: most of it may be numbers."""
+    import pandas as pd
+
+    known = np.asarray(column.notna(), bool)
+    strays = known & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
+    count, first = int(strays.sum()), int(strays.argmax())
+    if 2 * count >= known.sum():
+        return "encode it (one column a category), or drop it"
+    some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
+    return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
 
 
 def read_table(path: Path) -> Table:
