@@ -87,7 +87,7 @@ def group(measure: str, problem: str, key: str) -> str:
 
 
 # Of samplers whose chains hardly move: they would use up any budget, and have no ESS to compare at its end.
-_CAPS = {"gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0}
+_CAPS = {"gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "pyro-exact": 120.0}
 # Of synthetic rows one process: with so many calls at least, fewer where they take long.
 _LEAST_CALLS = {"synthetic-100000": 3, "synthetic-1000000": 2}
 # Runs of those that take long or are no close call: what is timed fits into two hours, and so onto one machine.
