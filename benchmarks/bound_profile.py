@@ -1,8 +1,8 @@
 """Where the time of one value and gradient of the collapsed bound goes, and how many chains at once fill the cores.
 
-The first table adds up XLA's own times of the compiled program's operations (jax.profiler) by kind, on one core. The
-second counts values and gradients a second with 1, 2, 3, … threads that each call the program as a chain does, in
-turns in one process on all cores.
+The first table adds up XLA's own times of the compiled program's operations (jax.profiler) by kind; what is missing to
+the whole passes between calls and threads (`taskset -c 0` holds it to one core). The second counts values and
+gradients a second with 1, 2, 3, … threads that each call the program as a chain does, in turns in one process.
 
     python benchmarks/bound_profile.py [--sizes 246,6,100;404,13,100] [--calls 200] [--seconds 2]
 """
