@@ -3,59 +3,89 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-slow bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# pip 25.1 is the first that installs dependency groups; Python 3.11 and 3.12 come with an older one.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("integrand needs Python >= 3.11, this is " + sys.version.split()[0] + ": set PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet -e '.[all]' --group dev
 	@touch $@
 
 demo: $(STAMP) ## ML-II beside integration on an embedded data set, with a report
 	$(BIN)/integrand demo
 
-# Tests compile much and compute little: with these emitters XLA compiles faster, for slower programs. A file stays with
-# one process, which has compiled what its other tests need.
-test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false $(XLA_FLAGS)
-test: $(STAMP) ## the default suite (minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+# The fast tenth of the suite: no fits but one, and what tells soonest that something is broken.
+QUICK := tests/architecture tests/data tests/posterior/test_mixture.py tests/test_model.py tests/test_metrics.py \
+	tests/infer/test_verdict.py tests/infer/test_convergence.py tests/infer/test_optimise.py \
+	'tests/contracts/test_methods.py::test_says_what_it_did[sgpr-hmc]'
+
+check: $(STAMP) ## lint, types and the fast tenth of the suite (under a minute)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright & types=$$!; $(BIN)/python -m pytest -q -x $(QUICK) $(ARGS) && wait $$types
+
+# Tests of a folder stay with one process, which has compiled the programs that they share.
+test: $(STAMP) ## the default suite and its line coverage (minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=integrand $(if $(ARGS),,--cov-fail-under=90) $(ARGS)
 
 test-slow: $(STAMP) ## statistical suites (tens of minutes)
-	$(BIN)/python -m pytest -n 2 -m slow --timeout=7200 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow --timeout=7200 $(ARGS)
+
+# Warnings are shown and not raised: old packages warn of each other.
+test-oldest: ## the default suite with the oldest versions that pyproject.toml allows, in .venv-oldest
+	$(PYTHON) -m venv --clear .venv-oldest
+	.venv-oldest/bin/python scripts/oldest.py > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	.venv-oldest/bin/python -m pip install --quiet -e '.[all]' --group dev -c .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup -o filterwarnings=default $(ARGS)
 
 bench: bench-bound bench-memory bench-fit bench-predict bench-large ## all benchmarks
 
 bench-bound: $(STAMP) ## time of the bound's value and gradient against its floor
-	$(BIN)/python benchmarks/bound_time.py $(ARGS)
+	$(BIN)/python -m benchmarks.bound_time $(ARGS)
 
 bench-profile: $(STAMP) ## what a value and gradient of the bound spends its time on, and how many chains fill the cores
-	$(BIN)/python benchmarks/bound_profile.py $(ARGS)
+	$(BIN)/python -m benchmarks.bound_profile $(ARGS)
 
 bench-memory: $(STAMP) ## memory of the bound's value and gradient at a million rows
-	$(BIN)/python benchmarks/bound_memory.py $(ARGS)
+	$(BIN)/python -m benchmarks.bound_memory $(ARGS)
 
 bench-fit: $(STAMP) ## whole fits of the paper's data sets in fresh processes
-	$(BIN)/python benchmarks/fit_time.py $(ARGS)
+	$(BIN)/python -m benchmarks.fit_time $(ARGS)
 
 bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
-	$(BIN)/python benchmarks/large_fit.py $(ARGS)
+	$(BIN)/python -m benchmarks.large_fit $(ARGS)
 
 bench-predict: $(STAMP) ## seconds and memory of predicting 100 000 rows from the command line
-	$(BIN)/python benchmarks/predict_time.py $(ARGS)
+	$(BIN)/python -m benchmarks.predict_time $(ARGS)
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
-	$(BIN)/python benchmarks/method_time.py $(ARGS)
+	$(BIN)/python -m benchmarks.method_time $(ARGS)
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
-	$(BIN)/python benchmarks/scale/run.py $(or $(WHAT),growth) $(ARGS)
+	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)
 
 bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
-	$(BIN)/python benchmarks/peers/run.py --install $(if $(QUICK),--profile quick) $(ARGS)
-	$(BIN)/python benchmarks/peers/run.py $(if $(QUICK),--profile quick) $(ARGS)
+	$(BIN)/python -m benchmarks.peers --install $(if $(QUICK),--profile quick) $(ARGS)
+	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--profile quick) $(ARGS)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
+# Code of the pages runs with the command `integrand` of this environment. Programs and outputs are kept in build/docs.
+docs: export PATH := $(CURDIR)/$(BIN):$(PATH)
+docs: $(DOCS_STAMP) ## the documentation site, in build/docs/html; prose, code and links are checked
+	$(BIN)/python docs/check.py prose
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs/html
+	$(BIN)/python docs/check.py site build/docs/html
 
 lint: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
-"""Memory of the collapsed bound's value and gradient at a million rows.
+"""Measure the memory of the collapsed bound's value and gradient at a million rows.
 
-What counts is the peak of resident memory while it runs, above the level after compilation with the data loaded.
-Nothing runs before that level is read. Linux only: the peak is reset and read in /proc/self.
+It is the peak of resident memory during the run, above the level after compilation with the data loaded. Nothing
+runs before that level is read. Linux only: the peak is reset and read in /proc/self.
 
-    python benchmarks/bound_memory.py [--rows 1000000] [--columns 8] [--inducing 500] [--limit 512]
+    python -m benchmarks.bound_memory [--rows 1000000] [--columns 8] [--inducing 500] [--limit 512]
 """
 
 import argparse
@@ -34,7 +34,7 @@ def megabytes(field):
 
 
 def reset_peak():
-    """After the heap that compilation has left free goes back: the run must not find memory that is not counted."""
+    """Return the free heap of the compiler to the system, so that the run cannot use it uncounted; reset the peak."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # glibc has it, others may not
         ctypes.CDLL(None).malloc_trim(0)
@@ -64,7 +64,7 @@ def main():
     import jax
 
     from integrand.bounds.collapsed import collapsed_bound
-    from integrand.infer.threads import compiler_options, one_blas_thread
+    from integrand.compilation import compiler_options, one_blas_thread
     from integrand.precision import float64_scope
 
     size = arguments.rows, arguments.columns, arguments.inducing

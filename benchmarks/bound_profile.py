@@ -1,10 +1,10 @@
-"""Where the time of one value and gradient of the collapsed bound goes, and how many chains at once fill the cores.
+"""Profile one value and gradient of the collapsed bound, and count how many parallel chains fill the cores.
 
-The first table adds up XLA's own times of the compiled program's operations (jax.profiler) by kind; what is missing to
-the whole passes between calls and threads (`taskset -c 0` holds it to one core). The second counts values and
-gradients a second with 1, 2, 3, … threads that each call the program as a chain does, in turns in one process.
+The first table adds XLA's times of the compiled program's operations (jax.profiler) by kind. The remainder to the whole
+is spent between calls and threads (`taskset -c 0` limits it to one core). The second table counts values and gradients
+per second with 1, 2, 3, … threads that each call the program as a chain does, in turns in one process.
 
-    python benchmarks/bound_profile.py [--sizes 246,6,100;404,13,100] [--calls 200] [--seconds 2]
+    python -m benchmarks.bound_profile [--sizes 246,6,100;404,13,100] [--calls 200] [--seconds 2]
 """
 
 import argparse
@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-# The first kind whose word is in an operation's name; XLA names dots and sums `ynn_fusion` when YNNPACK computes them.
+# The first kind with a word in the name of the operation. `ynn_fusion` are dots and sums that YNNPACK computes.
 KINDS = {
     "products, and sums of matrices": ("ynn_fusion", "dot"),
     "triangular solves": ("triangular_solve",),
@@ -37,7 +37,7 @@ def parsed():
 
 
 def call_of(N, D, M):
-    """A call without arguments: what a chain at fixed Z does for a gradient."""
+    """A call without arguments: a gradient of a chain at fixed Z."""
     import numpy as np
 
     from integrand.data.dataset import Dataset, block_rows_for
@@ -55,7 +55,7 @@ def call_of(N, D, M):
 
 
 def operations(call, calls):
-    """Microseconds a call of each operation of the program, by its name: median of its times, and how often."""
+    """Microseconds per call of each operation of the program, by name: median of its times, times its count."""
     import jax
 
     call()
@@ -83,8 +83,8 @@ def by_kind(operations):
     return total
 
 
-def a_second(call, threads, seconds):
-    """Calls a second of so many threads together."""
+def calls_per_second(call, threads, seconds):
+    """Calls per second of `threads` threads together."""
     counts, until = [0] * threads, time.perf_counter() + seconds
 
     def chain(k):
@@ -103,9 +103,9 @@ def a_second(call, threads, seconds):
 def median_call(call, calls):
     times = []
     for _ in range(calls):
-        began = time.perf_counter()
+        start = time.perf_counter()
         call()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return 1e6 * statistics.median(times)
 
 
@@ -113,7 +113,7 @@ def main():
     arguments = parsed()
     cores = sorted(os.sched_getaffinity(0))
 
-    from integrand.infer.threads import one_blas_thread
+    from integrand.compilation import one_blas_thread
 
     for size in arguments.sizes.split(";"):
         N, D, M = map(int, size.split(","))
@@ -127,10 +127,10 @@ def main():
                 print(f"  {kind:34} {microseconds:7.0f} µs {100 * microseconds / whole:4.0f} %")
             rates = {n: [] for n in range(1, 2 * len(cores) + 1)}
             for _ in range(3):
-                for n, found in rates.items():
-                    found.append(a_second(call, n, arguments.seconds))
-            told = ", ".join(f"{n}: {statistics.median(found):.0f}" for n, found in rates.items())
-            print(f"  gradients a second by so many threads on {len(cores)} core(s): {told}", flush=True)
+                for n, counts in rates.items():
+                    counts.append(calls_per_second(call, n, arguments.seconds))
+            per_second = ", ".join(f"{n}: {statistics.median(counts):.0f}" for n, counts in rates.items())
+            print(f"  gradients per second by number of threads on {len(cores)} core(s): {per_second}", flush=True)
 
 
 if __name__ == "__main__":

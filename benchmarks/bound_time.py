@@ -1,9 +1,9 @@
-"""Time of the collapsed bound's value and gradient against its floor and against plain autodiff.
+"""Time the collapsed bound's value and gradient against a floor and against plain autodiff.
 
 The floor is three float64 products of an M x M with an M x N matrix on the same threads, by NumPy's or JAX's
 product, whichever is faster. All are timed in turns in one process; the smallest of the repeats counts.
 
-    python benchmarks/bound_time.py [--threads 1] [--repeats 15]
+    python -m benchmarks.bound_time [--threads 1] [--repeats 15]
 """
 
 import argparse
@@ -25,7 +25,7 @@ def parsed():
 
 
 def hold_to(threads):
-    """Before NumPy and JAX are loaded: as many cores and BLAS threads as asked for."""
+    """Limit cores and BLAS threads; call it before NumPy and JAX are imported."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
 
@@ -52,7 +52,7 @@ def thrice(product, S, K):
 
 
 def contestants(N, D, M, options, with_autodiff):
-    """What is timed, by name; each a call without arguments."""
+    """The timed calls by name, each without arguments."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -111,7 +111,7 @@ def main():
     arguments = parsed()
     hold_to(arguments.threads)
 
-    from integrand.infer.threads import compiler_options
+    from integrand.compilation import compiler_options
     from integrand.precision import float64_scope
 
     options = compiler_options(threads=arguments.threads)

@@ -1,8 +1,8 @@
-"""Whole fits from a fresh process: seconds, gradients, convergence, accuracy, and where the time went.
+"""Time whole fits in fresh processes: seconds by phase, gradients, convergence and accuracy.
 
 Runs the default `sgpr-hmc` with M = 100 on the paper's data sets, split 0 and scaling, one process after the other.
 
-    python benchmarks/fit_time.py [--data-dir DIR] [--datasets boston,yacht] [--method sgpr-hmc] [--sampler hmc]
+    python -m benchmarks.fit_time [--data-dir DIR] [--datasets boston,yacht] [--method sgpr-hmc] [--sampler hmc]
                                   [--max-minutes 5] [--seed 0]
 """
 
@@ -34,35 +34,31 @@ def parsed():
     return parser.parse_args()
 
 
-def one_fit(arguments, began: float) -> dict:
+def one_fit(arguments, start: float) -> dict:
     """Fit one data set in this process and return its row."""
     import integrand
-    from integrand.data.catalogue import SOURCES
+    from experiments.catalogue import SOURCES
+    from experiments.datasets import load, paper_split
     from integrand.data.scaling import Standardiser
-    from integrand.data.sources import load
-    from integrand.data.splits import paper_split
     from integrand.metrics import nlpd, rmse
     from integrand.targets import compile_seconds
 
     if arguments.sampler == "nuts":
-        import nutpie  # noqa: F401  (counted as import time; a fit by itself imports it while it climbs)
-    imported = time.time() - began
+        import nutpie  # noqa: F401  (counted as import time; a fit imports it during its warm start)
+    imported = time.time() - start
     named = load(arguments.one, arguments.data_dir)
     rows = SOURCES[arguments.one].paper_rows
     X, y = named.X[:rows], named.y[:rows]
     split = paper_split(len(y), arguments.split)
     posterior = integrand.fit(
-        X[split.train],
-        y[split.train],
+        integrand.ArrayRows(X[split.train], y[split.train], named.feature_names, Standardiser.paper(X, y)),
         method=arguments.method,
         priors=arguments.priors,
-        columns=named.feature_names,
-        scaler=Standardiser.paper(X, y),
         seed=arguments.seed,
         sampler=arguments.sampler,
         max_minutes=arguments.max_minutes,
     )
-    seconds = time.time() - began
+    seconds = time.time() - start
     mixture = posterior.predict(X[split.test], include_noise=True).mixture()
     spent = dict(posterior.seconds)
     compiled = compile_seconds()
@@ -73,7 +69,7 @@ def one_fit(arguments, began: float) -> dict:
         "seconds": seconds,
         "import": imported,
         "compile": compiled,
-        # Some is compiled beside the climb, so that little or nothing may be left of it.
+        # Some programs compile during the warm start, so the difference may be zero.
         "warm": max(0.0, sum(spent.get(k, 0.0) for k in ("warm start", "metric", "optimise")) - compiled),
         "rounds": spent.get("rounds", 0.0),
         "final": spent.get("final", 0.0),
@@ -84,28 +80,28 @@ def one_fit(arguments, began: float) -> dict:
     }
     row["other"] = seconds - sum(row[k] for k in ("import", "compile", "warm", "rounds", "final"))
     if posterior.verdict is not None:
-        numbers = posterior.verdict.convergence
+        convergence = posterior.verdict.convergence
         row |= {
-            "ess_bulk": float(numbers.ess_bulk.min()),
-            "ess_tail": float(numbers.ess_tail.min()),
-            "r_hat": float(numbers.r_hat.max()),
+            "ess_bulk": float(convergence.ess_bulk.min()),
+            "ess_tail": float(convergence.ess_tail.min()),
+            "r_hat": float(convergence.r_hat.max()),
             "div": posterior.verdict.divergences,
         }
     return row
 
 
 def main() -> None:
-    os.environ["INTEGRAND_CACHE"] = "off"  # here and in the children: compiling counts
-    began = time.time()
+    os.environ["INTEGRAND_CACHE"] = "off"  # also in the children: compiling counts
+    start = time.time()
     arguments = parsed()
     if arguments.one:
-        print(json.dumps(one_fit(arguments, began)))
+        print(json.dumps(one_fit(arguments, start)))
         return
     columns = COLUMNS.split()
     print(" ".join(f"{c:>9}" for c in columns))
     rows = []
     for name in arguments.datasets.split(","):
-        command = [sys.executable, *sys.argv, "--one", name]
+        command = [sys.executable, "-m", "benchmarks.fit_time", *sys.argv[1:], "--one", name]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             sys.exit(result.stderr.strip())

@@ -1,6 +1,6 @@
-"""A complete fit with many rows under a budget: seconds, gradients, peak memory.
+"""Measure a complete fit with many rows under a budget: seconds, gradients, peak memory.
 
-python benchmarks/large_fit.py [--rows 100000] [--inducing 200] [--max-draws 30]
+python -m benchmarks.large_fit [--rows 100000] [--inducing 200] [--max-draws 30]
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--max-draws", type=int, default=30)
     parser.add_argument("--warm-steps", type=int, default=60)
     parser.add_argument("--max-rounds", type=int, default=1)
-    parser.add_argument("--tune", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--round-draws", type=int, default=8)
     arguments = parser.parse_args()
 
@@ -29,7 +29,7 @@ def main() -> None:
     X = rng.standard_normal((arguments.rows + 1_000, arguments.columns))
     f = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * np.cos(X[:, 3])
     y = f + 0.3 * rng.standard_normal(len(f))
-    began = time.time()
+    start = time.time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", integrand.ConvergenceWarning)  # the budget is meant to end it early
         posterior = integrand.fit(
@@ -39,11 +39,11 @@ def main() -> None:
             max_draws=arguments.max_draws,
             warm_steps=arguments.warm_steps,
             max_rounds=arguments.max_rounds,
-            tune=arguments.tune,
+            warmup=arguments.warmup,
             round_draws=arguments.round_draws,
             progress=True,
         )
-    seconds = time.time() - began
+    seconds = time.time() - start
     error = posterior.predict(X[arguments.rows :], include_noise=False).mean - f[arguments.rows :]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(posterior.verdict)

@@ -1,6 +1,6 @@
-"""Every method and sampler on the same data, and how the time and memory of one gradient grow with N and M.
+"""Time every method and sampler on the same data, and measure how a gradient grows with N and M.
 
-    python benchmarks/method_time.py [--data-dir DIR] [--datasets yacht,boston] [--methods ml2,svgp] [--max-minutes 5]
+    python -m benchmarks.method_time [--data-dir DIR] [--datasets yacht,boston] [--methods ml2,svgp] [--max-minutes 5]
                                      [--out DIR] [--growth-only | --fits-only]
 
 Each fit runs in a fresh process with M = 100 on the paper's split 0; a row that is already in the output directory is
@@ -20,14 +20,14 @@ from pathlib import Path
 from integrand import METHODS
 
 HERE = Path(__file__).resolve().parent
-# Method, sampler: every method with its own, and the samplers of θ on one of them.
+# Method and sampler: every method with its default, and the samplers of θ with one method.
 ROWS = [
     *[(method, "default") for method in METHODS],
     ("joint-hmc", "hmc"),
     ("joint-hmc", "sghmc"),
     *[("sgpr-hmc-fixed-z", s) for s in ["hmc", "mala", "metropolis", "slice", "nested"]],
 ]
-# What the paper's second table says of an iteration, and of memory.
+# Time of an iteration and memory, by the paper's second table.
 COMPLEXITY = {
     "collapsed": ("n m²", "m²"),
     "exact": ("n³", "n²"),
@@ -50,11 +50,11 @@ def parsed():
 
 
 def row_of(arguments, out: Path, dataset: str, method: str, sampler: str) -> dict:
-    """One fit in a fresh process, or what an earlier run of this benchmark kept of it."""
-    kept = out / f"{dataset}-{method}-{sampler}.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
-    command = [sys.executable, str(HERE / "fit_time.py"), "--one", dataset, "--method", method, "--sampler", sampler]
+    """The row of one fit in a fresh process, or of an earlier run of this benchmark."""
+    saved = out / f"{dataset}-{method}-{sampler}.json"
+    if saved.exists():
+        return json.loads(saved.read_text())
+    command = [sys.executable, "-m", "benchmarks.fit_time", "--one", dataset, "--method", method, "--sampler", sampler]
     command += ["--priors", "paper"]
     command += ["--data-dir", arguments.data_dir, "--max-minutes", str(arguments.max_minutes)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -62,12 +62,12 @@ def row_of(arguments, out: Path, dataset: str, method: str, sampler: str) -> dic
         last = (result.stderr.strip().splitlines() or ["failed"])[-1]
         return {"dataset": dataset, "method": method, "sampler": sampler, "error": last}
     row = json.loads(result.stdout.strip().splitlines()[-1])
-    kept.write_text(json.dumps(row) + "\n")
+    saved.write_text(json.dumps(row) + "\n")
     return row
 
 
 def fits(arguments, out: Path) -> None:
-    """The table of methods."""
+    """Print the table of methods."""
     wanted = [m for m in arguments.methods.split(",") if m]
     print("| data | method | seconds | gradients | min ESS | ESS / s | R-hat | rmse | nlpd |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
@@ -81,7 +81,7 @@ def fits(arguments, out: Path) -> None:
             if "error" in row:
                 print(f"| {dataset} | {name} | {row['error']} |", flush=True)
                 continue
-            drawn = bool(facts.samplers) or facts.own_sampler  # by chains, whose statistics mean something
+            drawn = bool(facts.samplers) or facts.own_sampler  # by chains, which have an ESS and an R-hat
             ess = min(row["ess_bulk"], row["ess_tail"]) if drawn else None
             cells = [f"{row['seconds']:.1f}", f"{row['gradients']}"]
             cells += [f"{ess:.0f}", f"{ess / row['seconds']:.1f}", f"{row['r_hat']:.3f}"] if drawn else ["-"] * 3
@@ -118,15 +118,15 @@ def one_gradient(spec: str) -> dict:
     call()
     times = []
     while len(times) < 5 or (sum(times) < 2.0 and len(times) < 50):
-        began = time.perf_counter()
+        start = time.perf_counter()
         call()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"target": kind, "N": n, "M": m, "ms": 1e3 * sorted(times)[len(times) // 2], "mb": (peak - before) / 1024}
 
 
 def growth() -> None:
-    """The table of growth, one fresh process a cell, with the exponent between neighbours."""
+    """Print the table of growth, one fresh process per cell, with the exponent between neighbours."""
     print("\n| target | N | M | ms a gradient | MB (compiler included) | grows as | paper: time, memory |")
     print("|---|--:|--:|--:|--:|---|---|")
     cells = [("collapsed", n, 100) for n in (1_000, 4_000, 16_000)] + [("collapsed", 4_000, m) for m in (50, 200, 400)]
@@ -134,7 +134,7 @@ def growth() -> None:
     cells += [("exact", n, 0) for n in (250, 500, 1_000, 2_000)]
     before: dict = {}
     for kind, n, m in cells:
-        command = [sys.executable, str(Path(__file__).resolve()), "--one-gradient", f"{kind},{n},{m}"]
+        command = [sys.executable, "-m", "benchmarks.method_time", "--one-gradient", f"{kind},{n},{m}"]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         row = json.loads(result.stdout.strip().splitlines()[-1])
         import math
@@ -154,7 +154,7 @@ def growth() -> None:
 
 
 def main() -> None:
-    os.environ["INTEGRAND_CACHE"] = "off"  # here and in the children: compiling counts
+    os.environ["INTEGRAND_CACHE"] = "off"  # also in the children: compiling counts
     arguments = parsed()
     if arguments.one_gradient:
         print(json.dumps(one_gradient(arguments.one_gradient)))

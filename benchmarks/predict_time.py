@@ -1,6 +1,6 @@
-"""`integrand predict` on many rows: seconds and peak memory of the process, beside one that predicts a single row.
+"""Measure `integrand predict` on many rows and on one row: seconds and peak memory of the process.
 
-python benchmarks/predict_time.py [--rows 100000] [--inducing 100] [--draws 400]
+python -m benchmarks.predict_time [--rows 100000] [--inducing 100] [--draws 400]
 """
 
 import argparse
@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 import integrand
-from integrand.posterior.modelfile import save_model
+from integrand.storage.model_file import save_model
 
 COLUMNS = [f"x{i}" for i in range(8)]
-# Runs the command line in this process and prints the peak memory of all that it did.
+# Runs the command line in this process and prints its peak memory.
 CHILD = """
 import json, resource, sys
 from integrand.cli.app import app
@@ -29,17 +29,15 @@ print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024), fil
 
 
 def model_file(folder: Path, inducing: int, draws: int) -> Path:
-    """A posterior with this many draws, of a small fit: what predicting costs does not depend on the training rows."""
+    """The model file of a small fit with `draws` draws. Predictions cost the same after a large fit."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1_000, len(COLUMNS)))
     y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * rng.standard_normal(len(X))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", integrand.ConvergenceWarning)
         posterior = integrand.fit(
-            X,
-            y,
+            integrand.ArrayRows(X, y, COLUMNS),
             method="sgpr-hmc-fixed-z",
-            columns=COLUMNS,
             n_inducing=inducing,
             max_draws=-(-draws // 4),
             predictive_draws=draws,
@@ -50,14 +48,14 @@ def model_file(folder: Path, inducing: int, draws: int) -> Path:
 
 
 def predicted(model: Path, folder: Path, rows: int) -> tuple[float, float]:
-    """Seconds and MB of a fresh process that predicts so many rows of a CSV file."""
+    """Seconds and MB of a fresh process that predicts the rows of a CSV file."""
     table, out = folder / "rows.csv", folder / "predictions.csv"
     X = np.random.default_rng(1).standard_normal((rows, len(COLUMNS)))
     pd.DataFrame(X, columns=pd.Index(COLUMNS)).to_csv(table, index=False)
-    began = time.perf_counter()
+    start = time.perf_counter()
     command = [sys.executable, "-c", CHILD, "predict", str(model), str(table), "--out", str(out)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     if len(pd.read_csv(out)) != rows:
         sys.exit("rows are missing from the predictions")
     return seconds, json.loads(result.stderr.strip().splitlines()[-1])

@@ -1,3 +1,4 @@
+import functools
 import os
 import signal
 from pathlib import Path
@@ -36,6 +37,44 @@ hypothesis.settings.register_profile("default-suite", deadline=None, derandomize
 hypothesis.settings.load_profile("default-suite")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seed-shift",
+        type=int,
+        default=0,
+        help="added to the seed of every fit and sampler: what a test states holds for any seed",
+    )
+
+
+def pytest_configure(config):
+    """Before any test imports the library."""
+    shift = config.getoption("--seed-shift")
+    if not shift:
+        return
+    os.environ["INTEGRAND_SEED_SHIFT"] = str(shift)  # for the tests of samplers, which are called without a fit
+    import integrand
+    from integrand.methods import fit as module
+
+    whole = module.fit
+
+    @functools.wraps(whole)
+    def shifted(*arguments, **settings):
+        return whole(*arguments, **(settings | {"seed": settings.get("seed", 0) + shift}))
+
+    module.fit = integrand.fit = shifted
+
+
+def pytest_collection_modifyitems(items):
+    """With several processes (`--dist loadgroup`) the tests of a folder go to one: they share compiled programs."""
+    for item in items:
+        folder = item.path.relative_to(ROOT).parts[1]
+        item.add_marker(pytest.mark.xdist_group(SHARE_FITS.get(folder, folder)))
+
+
+# Folders whose tests fit the same problems.
+SHARE_FITS = dict.fromkeys(("contracts", "estimators", "methods", "posterior", "report", "storage"), "fits")
+
+
 @pytest.fixture(scope="module")
 def strict_float64():
     """Float64 as inside the library's entry points, and no silent promotion between dtypes."""
@@ -45,12 +84,26 @@ def strict_float64():
         yield
 
 
+@pytest.fixture(scope="session")
+def program_directory(tmp_path_factory):
+    """Programs on disk, as users have them, for processes that tests start one after the other."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def cached_programs(program_directory):
+    """Processes that a module starts compile what none has compiled before, and load the rest."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("INTEGRAND_CACHE", str(program_directory))
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs():
     """A worker compiles thousands of programs: forget those of the modules before, long before maps run out."""
-    from integrand.room import make_room
+    from integrand.compilation import clear_unused_programs
 
-    make_room(0.3)
+    clear_unused_programs()
 
 
 @pytest.fixture(autouse=True)

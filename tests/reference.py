@@ -4,17 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from integrand import (
-    RBF,
-    Constant,
-    Linear,
-    Matern12,
-    Matern32,
-    Matern52,
-    Periodic,
-    Polynomial,
-    RationalQuadratic,
-)
+from integrand import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, Polynomial, RationalQuadratic
 
 LONG = np.longdouble
 

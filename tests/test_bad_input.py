@@ -136,8 +136,13 @@ def test_finite_answer(case):
     finite_answers(cheap(), *FINITE[case])
 
 
+QUICK_SHAPES = ("1 row", "2 rows", "1 inducing point")
+
+
 @pytest.mark.timeout(LIMIT)
-@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK_SHAPES else pytest.mark.slow) for case in SHAPES]
+)
 def test_finite_answer_in_other_shapes(case):
     X, y, changes = SHAPES[case]
     finite_answers(cheap(**changes), X, y)

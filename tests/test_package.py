@@ -42,24 +42,18 @@ import os
 environment = dict(os.environ)
 
 import integrand as ig
-from integrand.bounds.averaged import averaged_bound
 
 def call():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 2))
     y = np.sin(X[:, 0])
     data = ig.Dataset.of(X, y, 8)
-    model = ig.Model(ig.RBF(), 2)
-    phi = model.start()
-    def gp_of(phi):
-        return model.gp(model.theta(phi))
     gp = ig.GP(ig.RBF(1.0, 1.0), 0.1)
     Z = X[:5]
     results = [
         ig.collapsed_bound(gp, Z, data),
         ig.upper_bound(gp, Z, data),
         ig.log_marginal_likelihood(gp, X, y),
-        *averaged_bound(gp_of, phi[None], Z, data),
     ]
     assert all(r.dtype == "float64" for r in results), [r.dtype for r in results]
     try:
@@ -124,10 +118,10 @@ def test_import_pulls_in_nothing_heavy():
 
 
 def test_import_takes_at_most_three_times_as_long_as_jax():
-    def seconds(statement):
-        return float(run(f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"))
+    def seconds(statement):  # of the processor: others may use it, too
+        return float(run(f"import time; {statement}; print(time.process_time())"))
 
-    pairs = [(seconds("import jax"), seconds("from integrand import RBF, Gamma")) for _ in range(5)][1:]
+    pairs = [(seconds("import jax"), seconds("from integrand import RBF, Gamma")) for _ in range(3)]
     assert statistics.median(ours / jax for jax, ours in pairs) <= 3.0
 
 
@@ -217,6 +211,17 @@ def test_rooms_do_not_import_what_comes_after_them(package):
 def test_only_the_root_imports_everything():
     graph = import_graph(MODULES)
     assert not [name for name, targets in graph.items() if "integrand" in targets and name != "integrand.__main__"]
+
+
+def test_the_library_needs_neither_the_experiments_nor_the_benchmarks():
+    outside = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(within(module, other) for module in modules for other in ("experiments", "benchmarks", "results")):
+                outside[name] = modules
+    assert not outside
 
 
 # ---- files

@@ -1,4 +1,4 @@
-"""Who takes part: environment, worker, what is run, and where its model is not the same model as the others'."""
+"""The contestants: label, environment, worker and options of each, and how its model differs from the others'."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Contestant:
-    """A row of the tables. `caveat` is what a reader must know before comparing."""
+    """A row of the tables. `caveat` says what a reader must know before comparing."""
 
     label: str
     environment: str
     worker: str
     options: dict[str, Any] = field(default_factory=dict)
     caveat: str = ""
-    same_model: bool = True  # its bound or posterior is the one of the others
+    same_model: bool = True  # whether its bound or posterior is that of the others
     of_bound: str = ""
-    as_predictor: str = ""  # where what it predicts with is not what it was fitted with
-    priors: str = ""  # preset under which θ is drawn; "" where it is optimised without a prior
+    as_predictor: str = ""  # how its predictions differ from its fit
+    priors: str = ""  # preset of priors under which θ is drawn; "" if it is optimised without a prior
 
     @property
     def bound_label(self) -> str:
-        """Where only the bound is at work, its optimiser or sampler is not to be named."""
+        """The label without optimiser or sampler, for tables of the bound."""
         return self.of_bound or self.label.partition(",")[0]
 
 
@@ -31,7 +31,7 @@ _FITC = (
 )
 _NO_JITTER = "adds jitter (1e-8 and up) only where a factorisation fails; "
 _FIXED_Z = "Z stays where it is"
-_PAPER = "paper"  # the preset whose numbers `plan.PRIORS` gives to every peer
+_PAPER = "paper"  # the preset whose numbers are in `plan.PRIORS`
 _EXACT = "exact GP, no inducing points: another model"
 
 CONTESTANTS = {
@@ -180,5 +180,5 @@ CONTESTANTS = {
     "sklearn": Contestant("scikit-learn exact GP", "sklearn", "peer_sklearn.py", {}, _EXACT, same_model=False),
 }
 
-# What `make bench-peers` installs, each from requirements/NAME.txt.
+# The environments that `--install` makes; the worker peer_NAME.py has the pins of each.
 ENVIRONMENTS = sorted({c.environment for c in CONTESTANTS.values()} - {OURS})

@@ -3,17 +3,24 @@
 from pathlib import Path
 
 import numpy as np
-import rows as R
-from agreement import MIXED, REFERENCE, mixed
-from agreement import agreement as agreement_of
-from contestants import OURS
-from launch import MEMORY_CAP_MB
-from rows import Row
-from tables import median_ms
-from tables_accuracy import LIKE_FOR_LIKE, less_ours, like_for_like, of_dataset
-from tables_hyper import ess_per_second, seconds_to_ess
-from tables_ml2 import final_bound, ml2_target
-from tables_product import PRODUCT_NUTS, seconds
+
+from benchmarks.peers import rows as R
+from benchmarks.peers.contestants import OURS
+from benchmarks.peers.judge import MIXED, REFERENCE, mixed
+from benchmarks.peers.judge import agreement as agreement_of
+from benchmarks.peers.launch import MEMORY_CAP_MB
+from benchmarks.peers.rows import Row
+from benchmarks.peers.tables_posterior import (
+    LIKE_FOR_LIKE,
+    PRODUCT_NUTS,
+    ess_per_second,
+    less_ours,
+    like_for_like,
+    of_dataset,
+    seconds,
+    seconds_to_ess,
+)
+from benchmarks.peers.tables_time import final_bound, median_ms, ml2_target
 
 _COLOURS = {"integrand": "#0b5fa5", "gpflow": "#d95f02", "gpytorch": "#7f3c8d", "pyro": "#b07aa1", "pymc": "#3a923a"}
 _COLOURS |= {"gpjax": "#c43c39", "numpyro": "#8c8c8c", "sklearn": "#b8a100"}
@@ -22,7 +29,7 @@ _MARKERS |= {"pymc-numba": "s", "gpflow-xla": "s", "gpjax-lbfgs": "s", "integran
 
 
 def draw_all(rows: list[Row], out: Path) -> list[str]:
-    """Write every figure that there are rows for; returns their names."""
+    """Write every figure that has rows; returns their names."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -48,12 +55,12 @@ def draw_all(rows: list[Row], out: Path) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A label without the page's marks."""
+    """A label without Markdown."""
     return text.replace("`", "")
 
 
 def _log(axis) -> None:
-    """Ticks at 1, 2 and 5 in plain numbers: many ranges here are within a decade."""
+    """Ticks at 1, 2 and 5 in plain numbers: many ranges are within a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -69,21 +76,21 @@ def _marker(contestant: str) -> str:
     return _MARKERS.get(contestant, "o")
 
 
-Middles = dict[str, list[tuple[float, float, float] | None]]  # contestant -> median, least and most by problem
+Middles = dict[str, list[tuple[float, float, float] | None]]  # contestant -> median, minimum and maximum by problem
 
 
 def _dots(axes, groups: list[str], values: Middles, tried: set[tuple[str, str]], label: str, names=R.label) -> None:
-    """Medians with least and most, on a log scale; a cross at the foot for those who `tried` and have none."""
+    """Medians with minimum and maximum, on a log scale; a cross at the bottom for those in `tried` without any."""
     step = 0.8 / max(len(values), 1)
-    for k, (c, found) in enumerate(values.items()):
-        at = [g + (k - 0.5 * (len(values) - 1)) * step for g in range(len(groups))]
-        known = [(x, *m) for x, m in zip(at, found, strict=True) if m is not None]
+    for k, (c, middles) in enumerate(values.items()):
+        places = [g + (k - 0.5 * (len(values) - 1)) * step for g in range(len(groups))]
+        known = [(x, *m) for x, m in zip(places, middles, strict=True) if m is not None]
         label_of = _plain(names(c))
         if known:
-            x, middle, least, most = (np.array(column) for column in zip(*known, strict=True))
-            spread = [middle - least, most - middle]
+            x, middle, low, high = (np.array(column) for column in zip(*known, strict=True))
+            spread = [middle - low, high - middle]
             axes.errorbar(x, middle, spread, fmt=_marker(c), color=_colour(c), ms=5, elinewidth=1.2, label=label_of)
-        lost = [x for x, g, m in zip(at, groups, found, strict=True) if m is None and (c, g) in tried]
+        lost = [x for x, g, m in zip(places, groups, middles, strict=True) if m is None and (c, g) in tried]
         cross = {"color": _colour(c), "ms": 5, "label": None if known else label_of}
         axes.plot(lost, [0.03] * len(lost), "x", transform=axes.get_xaxis_transform(), **cross)
     for edge in range(1, len(groups)):
@@ -173,10 +180,10 @@ def hyperposterior(pyplot, rows: list[Row]):
 
 
 def agreement(pyplot, rows: list[Row]):
-    """Every z-score, beside where 95 % of them should be."""
+    """Every z-score, with the band where 95 % of them should lie."""
     rows = R.done(R.of(rows, "hyperposterior"))
     problems = [p for p in R.datasets(rows) if R.where(rows, problem=p, contestant=REFERENCE)]
-    # Another model, and the draws of `integrand-fixed-z` once more.
+    # Another model, and the same draws as `integrand-fixed-z`.
     left_out = (REFERENCE, "pyro-exact", "integrand-fixed-z-cold")
     names = [c for c in R.ordered(map(R.name, rows)) if c not in left_out]
     if not problems or not names:
@@ -185,13 +192,13 @@ def agreement(pyplot, rows: list[Row]):
     axes.axhspan(-1.96, 1.96, color="#dddddd", alpha=0.6, lw=0)
 
     def scores(c: str, p: str):
-        found = agreement_of(*(R.where(rows, problem=p, contestant=name) for name in (c, REFERENCE)))
-        return [] if found is None else found.z
+        result = agreement_of(*(R.where(rows, problem=p, contestant=name) for name in (c, REFERENCE)))
+        return [] if result is None else result.z
 
     known = {c: [scores(c, p) for p in problems] for c in names}
-    known = {c: found for c, found in known.items() if any(map(len, found))}
-    for k, (c, found) in enumerate(known.items()):
-        points = [(g + (k - 0.5 * (len(known) - 1)) * 0.15, z) for g, some in enumerate(found) for z in some]
+    known = {c: scored for c, scored in known.items() if any(map(len, scored))}
+    for k, (c, scored) in enumerate(known.items()):
+        points = [(g + (k - 0.5 * (len(known) - 1)) * 0.15, z) for g, some in enumerate(scored) for z in some]
         axes.plot(*zip(*points, strict=True), "o", ms=4, alpha=0.7, color=_colour(c), label=_plain(R.label(c)))
     axes.set_xticks(range(len(problems)), [R.title(p) for p in problems])
     axes.set_ylabel("z of posterior means of log θ")
@@ -221,7 +228,7 @@ def product(pyplot, rows: list[Row]):
 
 
 def accuracy(pyplot, rows: list[Row]):
-    """Mean difference of nlpd to ours on the same splits, with its standard error; without who mixed on no split."""
+    """Mean difference of NLPD to ours on the same splits, with its standard error."""
     from statistics import mean, stdev
 
     rows = R.done(R.of(rows, "accuracy"))
@@ -233,13 +240,13 @@ def accuracy(pyplot, rows: list[Row]):
         some = of_dataset(rows, dataset)
         ours = like_for_like(some)
         shown = [c for c in R.ordered(map(R.name, some))[::-1] if not _never_mixed(R.where(some, contestant=c))]
-        found = {c: less_ours(R.where(some, contestant=c), ours) for c in shown}
-        found = {c: d for c, d in found.items() if d and c != LIKE_FOR_LIKE}
+        differences_of = {c: less_ours(R.where(some, contestant=c), ours) for c in shown}
+        differences_of = {c: d for c, d in differences_of.items() if d and c != LIKE_FOR_LIKE}
         axes.axvline(0.0, color=_colour(LIKE_FOR_LIKE), lw=1)
-        for k, (c, differences) in enumerate(found.items()):
+        for k, (c, differences) in enumerate(differences_of.items()):
             error = stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
             axes.errorbar(mean(differences), k, xerr=error, fmt="o", color=_colour(c), capsize=3)
-        labels = [f"{_plain(R.predictor_label(c))} ({len(d)})" for c, d in found.items()]
+        labels = [f"{_plain(R.predictor_label(c))} ({len(d)})" for c, d in differences_of.items()]
         axes.set_yticks(range(len(labels)), labels)
         axes.set_title(f"{dataset} (splits in brackets)", loc="left")
         axes.grid(axis="x", alpha=0.25)
@@ -248,8 +255,8 @@ def accuracy(pyplot, rows: list[Row]):
 
 
 def _never_mixed(rows: list[Row]) -> bool:
-    shares = [r["judged"].get("r_hat") for r in rows]
-    return bool(shares) and all(r is not None and r > MIXED for r in shares)
+    r_hats = [r["judged"].get("r_hat") for r in rows]
+    return bool(r_hats) and all(r is not None and r > MIXED for r in r_hats)
 
 
 def growth(pyplot, rows: list[Row]):
@@ -262,8 +269,10 @@ def growth(pyplot, rows: list[Row]):
         (panels[0], median_ms, "ms a gradient"),
         (panels[1], lambda r: r["peak_mb"], "peak MB"),
     ):
-        for c, found in _middles(rows, problems, value).items():
-            points = [(int(p.rpartition("-")[2]), m[0]) for p, m in zip(problems, found, strict=True) if m is not None]
+        for c, middles in _middles(rows, problems, value).items():
+            points = [
+                (int(p.rpartition("-")[2]), m[0]) for p, m in zip(problems, middles, strict=True) if m is not None
+            ]
             if points:
                 style = _marker(c) + ("--" if c in _MARKERS else "-")
                 axes.plot(*zip(*points, strict=True), style, color=_colour(c), label=R.bound_label(c), ms=4)

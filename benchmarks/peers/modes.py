@@ -1,31 +1,28 @@
-"""Modes of a hyperposterior at the benchmark's Z, from many starts, with their masses by Laplace's approximation.
+"""Find the modes of a hyperposterior at the benchmark's Z, and their masses by Laplace's approximation.
 
-Where chains end in different modes R-hat says no more than that. Whether one that some are stuck in matters is told
-by its mass beside that of the others:
+Where chains end in different modes, R-hat does not say which modes matter. Their masses do:
 
-    python benchmarks/peers/modes.py energy [--starts 16]
+    python -m benchmarks.peers.modes energy [--starts 16]
 """
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from benchmarks.peers.plan import COMMON_JITTER
+from benchmarks.peers.problems import problem_file
 
-from plan import COMMON_JITTER  # noqa: E402
-from problems import problem_file  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 # Modes whose log hyperparameters all differ by less than this are the same.
 _SAME = 0.2
 
 
 def target_of(problem, data_dir):
-    """Log density of φ with its gradient at the fixed Z, and a function that draws starts: wider than the priors."""
+    """The negative log density of φ with its gradient at fixed Z, and a function that draws wide starts."""
     from integrand.data.dataset import Dataset, block_rows_for
     from integrand.kernels import RBF
     from integrand.linalg import Jitter
@@ -38,9 +35,9 @@ def target_of(problem, data_dir):
     target = CollapsedTarget(model, Dataset.of(X, y, block_rows_for(len(Z))), Jitter(0.0, COMMON_JITTER))
 
     def loss(phi):
-        found = target.evaluate(phi, Z)
-        good = np.isfinite(found.log_density)
-        return (-found.log_density, -found.gradient) if good else (1e10, np.zeros_like(phi))
+        evaluation = target.evaluate(phi, Z)
+        good = np.isfinite(evaluation.log_density)
+        return (-evaluation.log_density, -evaluation.gradient) if good else (1e10, np.zeros_like(phi))
 
     def start(rng):
         lengthscale = rng.gamma(2.0, 1.0, X.shape[1]) * np.exp(rng.standard_normal(X.shape[1]))
@@ -51,12 +48,12 @@ def target_of(problem, data_dir):
 
 
 def mode_from(loss, phi, step=1e-4):
-    """Log mass, log density and place of the mode that a climb from φ leads to."""
-    found = minimize(loss, phi, jac=True, method="L-BFGS-B", options={"maxiter": 400, "gtol": 1e-4})
-    rows = [(loss(found.x + d)[1] - loss(found.x - d)[1]) / (2.0 * step) for d in step * np.eye(len(phi))]
+    """Log mass, log density and location of the mode that L-BFGS reaches from φ."""
+    optimum = minimize(loss, phi, jac=True, method="L-BFGS-B", options={"maxiter": 400, "gtol": 1e-4})
+    rows = [(loss(optimum.x + d)[1] - loss(optimum.x - d)[1]) / (2.0 * step) for d in step * np.eye(len(phi))]
     curvature = np.linalg.eigvalsh(0.5 * (np.array(rows) + np.array(rows).T))
     volume = 0.5 * len(phi) * np.log(2.0 * np.pi) - 0.5 * np.sum(np.log(np.maximum(curvature, 1e-3)))
-    return -found.fun + volume, -found.fun, found.x
+    return -optimum.fun + volume, -optimum.fun, optimum.x
 
 
 def main():
@@ -66,13 +63,13 @@ def main():
     parser.add_argument("--data-dir", default=os.environ.get("INTEGRAND_DATA"))
     arguments = parser.parse_args()
 
-    from integrand.infer.threads import one_blas_thread
+    from integrand.compilation import one_blas_thread
 
     loss, start = target_of(f"{arguments.dataset}-0", arguments.data_dir)
     rng, modes = np.random.default_rng(0), []
     with one_blas_thread():
-        found = sorted((mode_from(loss, start(rng)) for _ in range(arguments.starts)), key=lambda mode: -mode[0])
-    for mass, value, phi in found:
+        ends = sorted((mode_from(loss, start(rng)) for _ in range(arguments.starts)), key=lambda mode: -mode[0])
+    for mass, value, phi in ends:
         same = next((m for m in modes if np.abs(m["phi"] - phi).max() < _SAME), None)
         if same is None:
             modes.append({"mass": mass, "value": value, "phi": phi, "starts": 1})

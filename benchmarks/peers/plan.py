@@ -1,51 +1,141 @@
-"""The jobs of the benchmark, as data: what is measured, on what, by whom, how often and with which budget."""
+"""The jobs of the benchmark, as data: who takes part in which measure, on which problem, how often and how long."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from contestants import CONTESTANTS
-from profiles import (
-    FULL,
-    GRADIENT,
-    HYPERPOSTERIOR,
-    MEASURES,
-    ML2,
-    PREDICTIVE_DRAWS,
-    PROFILES,
-    QUICK,
-    SMOKE,
-    UCI,
-    Profile,
+from benchmarks.peers.contestants import CONTESTANTS, OURS
+
+UCI = ("boston", "concrete", "energy", "winered", "yacht")
+MEASURES = ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth")
+
+GRADIENT = (OURS, "gpflow", "gpflow-xla", "gpytorch", "pymc", "pymc-z", "pymc-numba", "gpjax", "numpyro")
+ML2 = (OURS, "gpflow", "gpytorch", "gpytorch-slow", "gpjax", "gpjax-lbfgs", "sklearn")
+HYPERPOSTERIOR = ("integrand-fixed-z", "integrand-fixed-z-cold", "pymc", "pymc-nutpie")
+HYPERPOSTERIOR += ("gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact")
+ACCURACY = (
+    OURS,
+    "integrand-sgpr-hmc",
+    "integrand-sgpr-hmc-paper",
+    "integrand-fixed-z",
+    "gpflow",
+    "gpytorch",
+    "gpjax",
+    "sklearn",
+    "pymc-nutpie",
+)
+# Draws that predict, for all packages: the default of this library.
+PREDICTIVE_DRAWS = 400
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The amounts of a run: `FULL` makes the published tables, `QUICK` takes a quarter of an hour."""
+
+    name: str
+    datasets: tuple[str, ...]
+    gradient_datasets: tuple[str, ...]
+    gradient_rows: tuple[int, ...]  # of the synthetic sets, one thread and two
+    growth_rows: tuple[int, ...]
+    gradient_repeats: int
+    gradient_seconds: float
+    gradient_limit: float
+    ml2_repeats: int
+    ml2_limit: float
+    adam_steps: int
+    hyper_repeats: int
+    hyper_datasets: tuple[str, ...]
+    draws: dict[str, dict[str, int]]  # instead of those of the contestants' table
+    cap: float  # seconds of samplers; after a fifth more they are ended
+    product_repeats: int
+    splits: dict[str, dict[str, int]]  # data set -> contestant -> number of splits
+    accuracy_cap: float
+    to_predict: dict[str, dict[str, int]] = field(default_factory=dict)  # draws of chains that only predict
+    without: dict[str, tuple[str, ...]] = field(default_factory=dict)  # measure -> contestants left out
+
+
+FULL = Profile(
+    name="full",
+    datasets=UCI,
+    gradient_datasets=UCI,
+    gradient_rows=(10_000, 100_000),
+    growth_rows=(1_000, 10_000, 100_000, 1_000_000),
+    gradient_repeats=3,
+    gradient_seconds=1.0,
+    gradient_limit=600.0,
+    ml2_repeats=3,
+    ml2_limit=600.0,
+    adam_steps=2000,
+    hyper_repeats=3,
+    hyper_datasets=UCI,
+    draws={},
+    cap=600.0,
+    product_repeats=5,  # how many draws a fit takes differs by chance
+    splits={
+        "yacht": dict.fromkeys(ACCURACY, 10) | {"gpflow-sgpmc": 1, "pyro-exact": 1},
+        "concrete": dict.fromkeys(ACCURACY, 10),
+    },
+    accuracy_cap=300.0,
+    to_predict={"pymc-nutpie": {"tune": 100, "draws": 100}},
 )
 
-__all__ = [
-    "FULL",
-    "MEASURES",
-    "PRIORS",
-    "PROFILES",
-    "QUICK",
-    "SMOKE",
-    "UNTIMED",
-    "Job",
-    "group",
-    "jobs",
-    "warm_jobs",
-]
+_FEW = {"tune": 100, "draws": 100}
+QUICK = Profile(
+    name="quick",
+    datasets=("yacht",),
+    gradient_datasets=("yacht",),
+    gradient_rows=(),  # growth has them
+    growth_rows=(1_000, 10_000),
+    gradient_repeats=1,
+    gradient_seconds=0.5,
+    gradient_limit=120.0,
+    ml2_repeats=1,
+    ml2_limit=120.0,
+    adam_steps=500,
+    hyper_repeats=1,
+    hyper_datasets=("yacht",),
+    draws={"pymc": _FEW, "pymc-nutpie": _FEW, "numpyro": _FEW},
+    cap=60.0,
+    product_repeats=1,
+    splits={"yacht": {name: 1 for name in ACCURACY if name not in ("pymc-nutpie", "gpjax")}},
+    accuracy_cap=60.0,
+    without={
+        "gradient": ("gpflow-xla", "pymc-z", "pymc-numba"),
+        "ml2": ("gpytorch-slow", "gpjax"),  # SciPy's BFGS is several times as long under way as `fit_lbfgs`
+        "hyperposterior": ("gpflow-hmc", "gpflow-sgpmc", "pyro-exact", "integrand-fixed-z-cold"),
+    },
+)
+_SHORT = {"tune": 30, "draws": 30}
+_STRETCH = {"tune": 20, "draws": 40, "chunk": 20}
+# Tests that everything runs; the numbers mean nothing.
+SMOKE = replace(
+    QUICK,
+    name="smoke",
+    gradient_rows=(1_000,),
+    growth_rows=(1_000, 2_000),
+    gradient_seconds=0.2,
+    adam_steps=20,
+    draws=dict.fromkeys(("pymc", "pymc-nutpie", "numpyro"), _SHORT)
+    | {"gpflow-hmc": _STRETCH, "gpflow-sgpmc": _STRETCH, "pyro-exact": {"tune": 5, "draws": 6}},
+    splits={"yacht": dict.fromkeys(ACCURACY, 1) | {"gpflow-sgpmc": 1}},
+    without={},
+)
+PROFILES = {"full": FULL, "quick": QUICK, "smoke": SMOKE}
 
-# Where bounds and posteriors are compared all peers have this jitter on k(Z, Z): the default of most of them.
+
+# Where bounds and posteriors are compared, all packages have this jitter on k(Z, Z), the default of most.
 COMMON_JITTER = 1e-6
 # Of the preset `paper`: Gamma(shape, rate) of lengthscales, half-Cauchy(scale) of the standard deviations.
 PRIORS = {"lengthscale": (2.0, 1.0), "scale": (1.0,), "noise": (1.0,)}
 
 
-# What is read of these are predictions, not seconds: they run side by side, each on one core.
+# Measures whose seconds are not read: their jobs run in parallel, each on one core.
 UNTIMED = ("accuracy",)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One child process. Jobs with equal keys are the same job, whichever measure asked for it."""
+    """One child process. Jobs with equal keys are the same job, also between measures."""
 
     measure: str
     task: str
@@ -53,9 +143,9 @@ class Job:
     contestant: str
     repeat: int
     cores: int
-    threads: int  # of BLAS and the like, in each process
+    threads: int  # of BLAS and other libraries, in each process
     limit: float  # seconds, then it is ended
-    jitter: float | None  # None: whatever the package has
+    jitter: float | None  # None: the default of the package
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict, compare=False)
 
@@ -69,16 +159,16 @@ class Job:
 
     @property
     def keeps(self) -> bool:
-        """Whether this library finds programs on disk that a job before has compiled."""
+        """Whether this library finds programs on disk that an earlier job compiled."""
         return self.options.get("programs") == "kept"
 
     def record(self) -> dict[str, Any]:
-        """What the worker and the result file are told."""
+        """The job as the worker and its row have it."""
         return asdict(self) | {"priors": PRIORS, "key": self.key}
 
 
 def group(measure: str, problem: str, key: str) -> str:
-    """Jobs that are compared by their seconds have the same: they belong on one processor."""
+    """The group of a job: jobs of one group are compared by their seconds, so they belong on one processor."""
     if measure in UNTIMED:
         return key
     if measure == "gradient":
@@ -86,19 +176,19 @@ def group(measure: str, problem: str, key: str) -> str:
     return problem  # the whole product stands beside ML-II and beside hyperposteriors
 
 
-# Of samplers whose chains hardly move: they would use up any budget, and have no ESS to compare at its end.
+# Limits in seconds for samplers whose chains hardly move: they would use up any budget.
 _CAPS = {"gpflow-sgpmc": 60.0, "gpflow-hmc": 90.0, "pyro-exact": 120.0}
-# Of synthetic rows one process: with so many calls at least, fewer where they take long.
-_LEAST_CALLS = {"synthetic-100000": 3, "synthetic-1000000": 2}
-# Runs of those that take long or are no close call: what is timed fits into two hours, and so onto one machine.
-_AT_MOST = {
+# Minimum number of calls in a process, for synthetic rows whose calls take seconds.
+_MIN_CALLS = {"synthetic-100000": 3, "synthetic-1000000": 2}
+# Repeats of packages that are slow or clearly behind, so that all timed jobs fit into two hours on one machine.
+_MAX_REPEATS = {
     "gradient": dict.fromkeys(("gpjax", "numpyro", "gpflow-xla", "pymc-z", "pymc-numba"), 1)
     | {"gpytorch": 2, "pymc": 2},
     "ml2": dict.fromkeys(("gpjax", "gpjax-lbfgs", "sklearn", "gpytorch-slow"), 1),
     "hyperposterior": dict.fromkeys(("pymc", "gpflow-hmc", "gpflow-sgpmc", "numpyro", "pyro-exact"), 1)
     | {"integrand-fixed-z-cold": 2},
 }
-# Where those stand that are not made for this, or would only give up: shown on these problems alone.
+# Variants that are not made for this use, or would reach their limit elsewhere, run on these problems only.
 _ONLY_ON = {
     "pymc-z": ("synthetic-10000",),
     "pymc-numba": (*(f"{dataset}-0" for dataset in UCI), "synthetic-10000"),
@@ -110,12 +200,12 @@ _ONLY_ON = {
 
 
 def jobs(profile: Profile, measures: Sequence[str] = MEASURES) -> list[Job]:
-    """All jobs in the order of running: whatever is compared runs one after the other, repeats are far apart."""
-    found: dict[str, Job] = {}
+    """All jobs in the order of running: compared jobs in a row, repeats far apart."""
+    by_key: dict[str, Job] = {}
     for measure in measures:
         for job in _BUILDERS[measure](profile):
-            found.setdefault(job.key, job)
-    return list(found.values())
+            by_key.setdefault(job.key, job)
+    return list(by_key.values())
 
 
 def _options(contestant: str, **more: Any) -> dict[str, Any]:
@@ -125,11 +215,11 @@ def _options(contestant: str, **more: Any) -> dict[str, Any]:
 def _taking_part(
     profile: Profile, measure: str, names: Sequence[str], problem: str, repeat: int, repeats: int
 ) -> Iterator[str]:
-    """Those who run this problem this time, in another order each time, so that nobody is always first."""
+    """The contestants of a problem in one repeat. Their order rotates, so that none is always first."""
     k = repeat % len(names)
     for name in (*names[k:], *names[:k]):
         left_out = name in profile.without.get(measure, ()) or problem not in _ONLY_ON.get(name, (problem,))
-        if not left_out and repeat < _AT_MOST.get(measure, {}).get(name, repeats):
+        if not left_out and repeat < _MAX_REPEATS.get(measure, {}).get(name, repeats):
             yield name
 
 
@@ -138,10 +228,10 @@ def _gradients(profile: Profile, problems: Sequence[str], cores: Sequence[int], 
         for problem in problems:
             if problem.startswith("synthetic") and repeat > 0:
                 continue
-            least = _LEAST_CALLS.get(problem, 5)
+            fewest = _MIN_CALLS.get(problem, 5)
             for n in cores:
                 for name in _taking_part(profile, "gradient", GRADIENT, problem, repeat, repeats):
-                    options = _options(name, seconds=profile.gradient_seconds, least=least, most=1000)
+                    options = _options(name, seconds=profile.gradient_seconds, least=fewest, most=1000)
                     limit = profile.gradient_limit
                     yield Job("gradient", "gradient", problem, name, repeat, n, n, limit, COMMON_JITTER, 0, options)
 
@@ -169,15 +259,15 @@ def _ml2(profile: Profile) -> Iterator[Job]:
             problem = f"{dataset}-0"
             for name in _taking_part(profile, "ml2", ML2, problem, repeat, profile.ml2_repeats):
                 yield _optimisation(profile, "ml2", problem, name, repeat, COMMON_JITTER)
-            if repeat < profile.product_repeats:  # in the same minutes as what it is compared with
+            if repeat < profile.product_repeats:  # in the same minutes as the jobs that it is compared with
                 yield _whole(profile, dataset, repeat)
 
 
 def _sampling(
     profile: Profile, measure: str, problem: str, name: str, repeat: int, jitter: Any, cap: float, **more: Any
 ) -> Job:
-    """Chains side by side: one thread of BLAS in each process is best for all who take part."""
-    cap = min(cap, _CAPS.get(name, cap) * (2.0 if measure in UNTIMED else 1.0))  # those have one core of two
+    """A job with parallel chains: one BLAS thread in each process is best for every package."""
+    cap = min(cap, _CAPS.get(name, cap) * (2.0 if measure in UNTIMED else 1.0))  # they have one core of two
     known = {"cap": cap, "chains": 4, "priors": CONTESTANTS[name].priors, "predictive_draws": PREDICTIVE_DRAWS}
     options = _options(name, **known) | profile.draws.get(name, {}) | more
     return Job(measure, "sample", problem, name, repeat, 2, 1, 1.2 * cap + 60.0, jitter, repeat, options)
@@ -191,26 +281,26 @@ def _hyperposterior(profile: Profile) -> Iterator[Job]:
             for name in _taking_part(profile, measure, HYPERPOSTERIOR, problem, repeat, repeats):
                 more = {"predict": False} | _KEEPING.get(name, {})
                 yield _sampling(profile, measure, problem, name, repeat, COMMON_JITTER, profile.cap, **more)
-            if repeat < profile.product_repeats:  # the same jobs as those beside ML-II: nothing is run twice
+            if repeat < profile.product_repeats:  # the same jobs as beside ML-II: they run once
                 yield _whole(profile, dataset, repeat)
 
 
 def _whole(profile: Profile, dataset: str, repeat: int) -> Job:
-    """Ours with its defaults, threads included."""
+    """The whole product: our default fit, with its default threads."""
     job = _sampling(profile, "product", f"{dataset}-0", "integrand-sgpr-hmc", repeat, None, profile.cap)
     return replace(job, threads=2)
 
 
 def _product(profile: Profile) -> Iterator[Job]:
-    """Ours only: its first repeats run beside what it is compared with, in the other measures, and the rest here."""
+    """Repeats of the whole product. The first ones also belong to the measures that it is compared with."""
     for repeat in range(profile.product_repeats):
         for dataset in profile.datasets:
             yield _whole(profile, dataset, repeat)
 
 
 def _accuracy(profile: Profile) -> Iterator[Job]:
-    most = max(n for names in profile.splits.values() for n in names.values())
-    for split in range(most):
+    n_splits = max(n for names in profile.splits.values() for n in names.values())
+    for split in range(n_splits):
         for dataset, names in profile.splits.items():
             for name, count in names.items():
                 if split >= count:
@@ -233,17 +323,17 @@ _BUILDERS = {
     "growth": _growth,
 }
 
-# One small job that nobody times, for each environment: its files are then in memory, and compilers' caches are there.
+# One small job per environment, not timed, brings package files into memory and fills the caches of compilers.
 _WARM = {"sklearn": "ml2"}
 _SMALL = "synthetic-300"
-# What Numba and this library compile they keep on disk for each problem apart, PyTensor's C code is the same for all.
+# Numba and this library cache compiled code by problem; PyTensor's C code is the same for all problems.
 _WARM_EACH = ("pymc-nutpie", "integrand-fixed-z")
-# Timed where others find what they compiled, ours does too.
+# Other packages find compiled code on disk in this measure, so ours does too.
 _KEEPING = {"integrand-fixed-z": {"programs": "kept"}}
 
 
 def warm_jobs(waiting: Sequence[Job]) -> list[Job]:
-    """What to run before `waiting`, and to throw away."""
+    """The jobs to run before `waiting`; their results are dropped."""
     environments = sorted({CONTESTANTS[job.contestant].environment for job in waiting})
     small = [(name, _WARM.get(name, "gradient"), _SMALL) for name in environments]
     timed = [job for job in waiting if job.measure not in UNTIMED]

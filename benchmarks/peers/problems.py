@@ -1,4 +1,4 @@
-"""The data of a job in one .npz, made on first use: the paper's splits and scaling, or synthetic rows; and Z and θ."""
+"""The arrays of a job in one .npz file: data (the paper's splits and scaling, or synthetic rows), Z and θ."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 M_UCI, M_SYNTHETIC, D_SYNTHETIC = 100, 200, 8
-# Medians of the priors, from where every optimiser starts, and the point at which gradients are timed.
+# The medians of the priors, where optimisers start, and the point where gradients are timed.
 START = {"start_lengthscale": 1.6783469900166605, "start_scale": 1.0, "start_noise": 1.0}
 POINT = {"lengthscale": 2.0, "scale": 1.0, "noise": 0.3}
 
 
 def problem_file(name: str, folder: Path, data_dir: str | None) -> Path:
-    """Where the arrays of `name` are, after making them if they are not there."""
+    """The file with the arrays of `name`; made on first use."""
     path = folder / f"{name}.npz"
     if not path.exists():
         dataset, number = name.rsplit("-", 1)
@@ -30,10 +30,9 @@ def problem_file(name: str, folder: Path, data_dir: str | None) -> Path:
 
 def _uci(dataset: str, split: int, data_dir: str | None) -> dict[str, Any]:
     """Standardised as in the paper's runs. Z is a random subset of the distinct training rows, the same for all."""
-    from integrand.data.catalogue import SOURCES
+    from experiments.catalogue import SOURCES
+    from experiments.datasets import load, paper_split
     from integrand.data.scaling import Standardiser
-    from integrand.data.sources import load
-    from integrand.data.splits import paper_split
     from integrand.inducing import random_subset
 
     named, rows = load(dataset, data_dir), SOURCES[dataset].paper_rows

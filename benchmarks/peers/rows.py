@@ -1,20 +1,27 @@
-"""Result files as rows, and the small statistics and formats that all tables share."""
+"""Rows: one result of a job each. Read and write them, say which jobs still need one, and summarise them.
+
+Jobs that are compared by their seconds form a group. All rows of a group must come from one processor.
+"""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contestants import CONTESTANTS
+from benchmarks.peers.contestants import CONTESTANTS
+from benchmarks.peers.plan import Job, group
 
+UNKNOWN = "unknown"
+# Other processes that keep more than this many of a job's cores busy disturb its times.
+BUSY_CORES = 0.25
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page: `records` go to NAME.csv in full, `parts` to the page as they are."""
+    """A table of the page: all `records` go to NAME.csv, the `parts` to the page."""
 
     name: str
     title: str
@@ -22,11 +29,6 @@ class Table:
     parts: list[tuple[str, list[str], list[list[str]]]]  # heading, columns, cells
     records: list[Row] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-
-
-def read(results: Path) -> list[Row]:
-    """All rows below a directory, in a stable order."""
-    return [json.loads(path.read_text()) for path in sorted(results.rglob("*.json"))]
 
 
 def of(rows: Iterable[Row], measure: str) -> list[Row]:
@@ -68,7 +70,7 @@ def label(contestant: str) -> str:
 
 
 def predictor_label(contestant: str) -> str:
-    """The label, the priors of θ, and whether what predicts is another model than what was fitted."""
+    """The label, the priors of θ, and whether the predictions come from another model than the fit."""
     one = CONTESTANTS[contestant]
     priors = f"priors `{one.priors}`" if one.priors else ""
     also = ", ".join(filter(None, (priors, one.as_predictor or ("" if one.same_model else "another model"))))
@@ -89,25 +91,25 @@ def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
 
 
 def middle(rows: Iterable[Row], value: Callable[[Row], float]) -> tuple[float, float, float] | None:
-    """Median, least and most over repeats that ended well; None without any."""
-    found = [value(r) for r in done(rows)]
-    return (median(found), min(found), max(found)) if found else None
+    """Median, minimum and maximum over the repeats that are done; None without any."""
+    values = [value(r) for r in done(rows)]
+    return (median(values), min(values), max(values)) if values else None
 
 
 def ess(row: Row) -> float:
-    """The effective sample size of a run: the least of bulk and tail over the logs of hyperparameters."""
+    """The effective sample size of a run: the minimum of bulk and tail over the logs of hyperparameters."""
     return min(row["judged"]["ess_bulk"], row["judged"]["ess_tail"])
 
 
 def short_of(rows: Iterable[Row]) -> str:
-    """Of our own whole fits: how many did not get to R-hat and ESS; "" if all did."""
+    """The number of our whole fits that missed the targets of R-hat and ESS, in words; "" if none did."""
     rows = list(rows)
     missed = [r for r in rows if r["status"] != "done" or not r["result"]["reached"]]
     return f"not reached ({len(missed)} of {len(rows)})" if missed else ""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many significant digits, no exponent where it can be helped."""
+    """A number with this many significant digits, without an exponent from 1e-4 on."""
     if value is None or value != value:
         return "-"
     if abs(value) >= 10 ** (digits - 1):
@@ -115,25 +117,25 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.0e}"
 
 
-def spread(found: tuple[float, float, float] | None, digits: int = 3) -> str:
-    """Median, with least and most where there are several."""
-    if found is None:
+def spread(values: tuple[float, float, float] | None, digits: int = 3) -> str:
+    """The median, with minimum and maximum if they differ."""
+    if values is None:
         return "-"
-    middle_value, least, most = found
-    if least == most:
+    middle_value, lowest, highest = values
+    if lowest == highest:
         return number(middle_value, digits)
-    return f"{number(middle_value, digits)} ({number(least, digits)} to {number(most, digits)})"
+    return f"{number(middle_value, digits)} ({number(lowest, digits)} to {number(highest, digits)})"
 
 
 def why(rows: Iterable[Row]) -> str:
-    """In place of a number: what happened instead; a dash where nothing was run."""
-    told = ("gave up", "out of memory")  # their reason says more: which budget it was
-    reasons = [r["reason"] if r["status"] in told else r["status"] for r in rows if r["status"] != "done"]
+    """The outcome that a cell shows in place of a number; a dash where nothing was run."""
+    budgets = ("gave up", "out of memory")  # their reason names the budget
+    reasons = [r["reason"] if r["status"] in budgets else r["status"] for r in rows if r["status"] != "done"]
     return reasons[0] if reasons else "-"
 
 
 def failures(rows: Iterable[Row], named: Callable[[str], str] = label) -> list[str]:
-    """A sentence for each row that did not end well."""
+    """A sentence for each row that is not done."""
     return sorted(
         {
             f"{named(name(r))} on {title(problem(r))}: {r['status']}" + (f" ({r['reason']})" if r["reason"] else "")
@@ -141,3 +143,89 @@ def failures(rows: Iterable[Row], named: Callable[[str], str] = label) -> list[s
             if r["status"] != "done"
         }
     )
+
+
+def is_busy(row: dict[str, Any]) -> bool:
+    """Whether other processes disturbed this job."""
+    return (row.get("others") or 0.0) > BUSY_CORES
+
+
+def identity(row: Row) -> Row:
+    """The first columns of every record."""
+    job = row["job"]
+    keys = ("problem", "contestant", "cores", "repeat")
+    head = {key: job[key] for key in keys} | {"status": row["status"], "reason": row["reason"]}
+    return (
+        head
+        | {"wall_s": row.get("wall"), "peak_mb": row.get("peak_mb"), "busy": is_busy(row)}
+        | {key: row.get(key, "") for key in ("when", "commit", "processor")}
+    )
+
+
+def write_row(folder: Path, job: Job, row: Row) -> None:
+    """Write a row to its file, as a whole or not at all."""
+    path = folder / f"{job.key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(row))
+    part.replace(path)
+
+
+def of_plan(row: Row, job: Job | None) -> bool:
+    """Whether a row has the settings of the plan, and its job is in the plan."""
+    return job is not None and row["job"] == json.loads(json.dumps(job.record()))
+
+
+def processor(row: Row) -> str:
+    return row.get("processor", UNKNOWN)
+
+
+def pending(
+    todo: Sequence[Job],
+    planned: Iterable[Job],
+    rows: Mapping[str, Row],
+    this_processor: str,
+    retry: bool = False,
+    again: bool = False,
+) -> list[Job]:
+    """Those of `todo` that have no usable row.
+
+    A row is usable if it has the settings of its job, and was made on this processor or on another one that made
+    all `planned` rows of its group. With `retry`, jobs run again that failed on this processor or were not alone; those
+    that ran out of time or memory would do so again. With `again`, all run again.
+    """
+    planned = list(planned)
+    usable: dict[str, Row | None] = {}
+    for job in (*planned, *todo):
+        row = rows.get(job.key)
+        usable[job.key] = row if row is not None and of_plan(row, job) else None
+    processors: dict[str, set[str | None]] = {}
+    for job in planned:
+        row = usable[job.key]
+        processors.setdefault(job.group, set()).add(processor(row) if row else None)
+
+    def waits(job: Job) -> bool:
+        row = usable[job.key]
+        if again or row is None:
+            return True
+        if processor(row) == this_processor:
+            return retry and (row["status"] == "failed" or is_busy(row))
+        return processors.get(job.group) != {processor(row)}
+
+    return [job for job in todo if waits(job)]
+
+
+def counting(rows: Iterable[Row], planned: Iterable[Job]) -> list[Row]:
+    """Rows for the page: with the settings of the plan, and in each group from the processor of the newest row."""
+    jobs = {job.key: job for job in planned}
+    good = [row for row in rows if of_plan(row, jobs.get(row["job"]["key"]))]
+    newest: dict[str, Row] = {}
+    for row in good:
+        name = _group(row)
+        if name not in newest or row["when"] >= newest[name]["when"]:
+            newest[name] = row
+    return [row for row in good if processor(row) == processor(newest[_group(row)])]
+
+
+def _group(row: Row) -> str:
+    return group(row["job"]["measure"], row["job"]["problem"], row["job"]["key"])

@@ -1,21 +1,19 @@
-"""The few ratios that the tables are read for, each with what it should be and whether it is."""
+"""The few ratios that the tables are read for, each with its bar and whether it is met."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import rows as R
-from agreement import LEAST_P, REFERENCE, agreement, mixed
-from contestants import CONTESTANTS, OURS
-from rows import Row
-from tables import median_ms
-from tables_hyper import OURS_COLD, OURS_FIXED, ess_per_second, seconds_to_ess
-from tables_ml2 import ml2_target, seconds_to_target
-from tables_product import seconds
+from benchmarks.peers import rows as R
+from benchmarks.peers.contestants import CONTESTANTS, OURS
+from benchmarks.peers.judge import LEAST_P, REFERENCE, agreement, mixed
+from benchmarks.peers.rows import Row
+from benchmarks.peers.tables_posterior import OURS_COLD, OURS_FIXED, ess_per_second, seconds, seconds_to_ess
+from benchmarks.peers.tables_time import median_ms, ml2_target, seconds_to_target
 
 COLUMNS = ["measure", "what", "seen", "bar", "met"]
 
-# Packages that have a bar of their own, as they are by default; PyMC also as nutpie has it.
+# Packages that have a bar each, in their default form; PyMC also in the form that nutpie uses.
 _PACKAGES = {
     "GPflow": ("gpflow",),
     "GPyTorch": ("gpytorch",),
@@ -23,13 +21,13 @@ _PACKAGES = {
     "PyMC by Numba": ("pymc-numba",),
 }
 _LARGE = ("synthetic-10000", "synthetic-100000")
-# No longer than GPflow's ML-II on the first, at most twice that on the others.
+# The bar is the time of GPflow's ML-II on the first, twice that on the others.
 _SHORT, _LONG = ("boston", "energy", "yacht"), ("concrete", "winered")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What a ratio should reach, and what it aims at."""
+    """The value that a ratio should reach, and an aim beyond it."""
 
     reach: float
     aim: float | None = None
@@ -40,9 +38,9 @@ class Bar:
         return f"{sign} {self.reach:g}" + (f", aim {self.aim:g}" if self.aim is not None else "")
 
     def met(self, ratios: Iterable[float]) -> str:
-        """Of the worst of them; one that is missing on our side is infinitely bad."""
-        found = list(ratios)
-        worst = min(found) if self.at_least else max(found)
+        """Whether the worst ratio meets the bar. A ratio that is missing on our side counts as infinitely bad."""
+        values = list(ratios)
+        worst = min(values) if self.at_least else max(values)
 
         def good(limit: float) -> bool:
             return worst >= limit if self.at_least else worst <= limit
@@ -53,7 +51,7 @@ class Bar:
 
 
 def summary_cells(rows: list[Row]) -> list[list[str]]:
-    """Cells of `COLUMNS`; what has no results is left out."""
+    """The lines of the table; those without results are left out."""
     lines = [*_gradient_lines(R.of(rows, "gradient")), *_hyper_lines(R.of(rows, "hyperposterior"))]
     lines += _product_lines(*(R.of(rows, m) for m in ("product", "ml2", "hyperposterior")))
     return [[cell.replace("|", "\\|") for cell in line] for line in lines if line]
@@ -70,12 +68,12 @@ def _listed(ratios: dict[str, float]) -> str:
 
 
 def _range(ratios: dict[str, float]) -> str:
-    """Least and most, each with its place."""
+    """The lowest and the highest ratio, each with its place."""
     if not ratios:
         return ""
-    least, most = min(ratios, key=lambda k: ratios[k]), max(ratios, key=lambda k: ratios[k])
-    first = f"{ratios[least]:.2f} ({least})"
-    return first if len(ratios) == 1 else f"{first} to {ratios[most]:.2f} ({most})"
+    low, high = min(ratios, key=lambda k: ratios[k]), max(ratios, key=lambda k: ratios[k])
+    first = f"{ratios[low]:.2f} ({low})"
+    return first if len(ratios) == 1 else f"{first} to {ratios[high]:.2f} ({high})"
 
 
 def _gradient_lines(rows: list[Row]) -> list[list[str]]:
@@ -90,16 +88,16 @@ def _gradient_lines(rows: list[Row]) -> list[list[str]]:
 
 
 def _gradient_line(what: str, rows: list[Row], names: tuple[str, ...], bar: Bar | None) -> list[str]:
-    """One core and two apart: threads may do a package more harm than good."""
-    found = {f"{n} core{'s' if n > 1 else ''}": _times(R.where(rows, cores=n), names) for n in (1, 2)}
-    ratios = {f"{place}, {cores}": ratio for cores, times in found.items() for place, ratio in times.items()}
-    seen = "; ".join(f"{cores}: {_range(times)}" for cores, times in found.items() if times)
+    """A line with one core and two cores apart, because a second thread slows some packages down."""
+    by_cores = {f"{n} core{'s' if n > 1 else ''}": _times(R.where(rows, cores=n), names) for n in (1, 2)}
+    ratios = {f"{place}, {cores}": ratio for cores, times in by_cores.items() for place, ratio in times.items()}
+    seen = "; ".join(f"{cores}: {_range(times)}" for cores, times in by_cores.items() if times)
     return _line("1", f"gradient, {what} over ours", ratios, bar, seen)
 
 
 def _times(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
-    """Their time over ours by place; 0 where they have one and we have none."""
-    found = {}
+    """Their time over ours, by place; 0 where ours is missing."""
+    ratios = {}
     for problem, name in sorted({(R.problem(r), R.name(r)) for r in rows}):
         if name not in names or name == OURS:
             continue
@@ -107,8 +105,8 @@ def _times(rows: list[Row], names: tuple[str, ...]) -> dict[str, float]:
         mine, other = (R.middle(R.where(some, contestant=c), median_ms) for c in (OURS, name))
         place = f"{R.bound_label(name)}, {R.title(problem)}"
         if other:
-            found[place if mine else f"{place}: ours failed"] = other[0] / mine[0] if mine else 0.0
-    return found
+            ratios[place if mine else f"{place}: ours failed"] = other[0] / mine[0] if mine else 0.0
+    return ratios
 
 
 def _hyper_lines(rows: list[Row]) -> list[list[str]]:
@@ -138,26 +136,26 @@ def _hyper_lines(rows: list[Row]) -> list[list[str]]:
 
 
 def _left_out(rows: list[Row], names: tuple[str, ...]) -> str:
-    """Who is not compared on which data set, for all of its runs have chains that disagree."""
-    found = []
+    """The packages that are not compared on a data set, because the chains of all their runs disagree."""
+    left_out = []
     for p in R.datasets(rows):
         for c in names:
             some = R.done(R.where(rows, problem=p, contestant=c))
             if some and not mixed(some):
-                found.append(f"{R.label(c)} on {R.title(p)} (R-hat {min(r['judged']['r_hat'] for r in some):.2f})")
-    return f"without {', '.join(found)}" if found else ""
+                left_out.append(f"{R.label(c)} on {R.title(p)} (R-hat {min(r['judged']['r_hat'] for r in some):.2f})")
+    return f"without {', '.join(left_out)}" if left_out else ""
 
 
 def _rates(rows: list[Row], names: tuple[str, ...], rate: Callable[[Row], float], ours: str) -> dict[str, float]:
-    """Our rate over the best of theirs that mixed, by data set; 0 where they have one and we have none."""
-    found = {}
+    """Our rate over the best of theirs that mixed, by data set; 0 where ours is missing."""
+    ratios = {}
     for p in R.datasets(rows):
         rates = [R.middle(mixed(R.where(rows, problem=p, contestant=c)), rate) for c in names]
-        best = max((found_rate[0] for found_rate in rates if found_rate), default=0.0)
+        best = max((rate[0] for rate in rates if rate), default=0.0)
         mine = R.middle(mixed(R.where(rows, problem=p, contestant=ours)), rate)
         if best > 0.0:
-            found[R.title(p)] = mine[0] / best if mine else 0.0
-    return found
+            ratios[R.title(p)] = mine[0] / best if mine else 0.0
+    return ratios
 
 
 def _agreement_line(rows: list[Row]) -> list[str]:
@@ -166,12 +164,12 @@ def _agreement_line(rows: list[Row]) -> list[str]:
         mine, theirs = (R.done(R.where(rows, problem=p, contestant=c)) for c in (OURS_FIXED, REFERENCE))
         if not mine or not theirs:
             continue
-        found = agreement(mine, theirs)
-        cells.append(f"{R.title(p)} {found or 'not converged'}")
-        agree = agree and found is not None and found.p >= LEAST_P
+        result = agreement(mine, theirs)
+        cells.append(f"{R.title(p)} {result or 'not converged'}")
+        agree = agree and result is not None and result.p >= LEAST_P
     if not cells:
         return []
-    what = "posterior means against PyMC's NUTS: the largest of so many z-scores, and χ² of all"
+    what = "posterior means against PyMC's NUTS: the largest z-score of how many, and χ²"
     return ["3", what, "; ".join(cells), f"p ≥ {LEAST_P:g} everywhere", "yes" if agree else "**no**"]
 
 
@@ -190,19 +188,19 @@ def _product_lines(ours: list[Row], ml2: list[Row], hyper: list[Row]) -> list[li
         return _line("4", what + about, ratios, bar, ", ".join(cells))
 
     def middle_of(rows: list[Row], name: str, value: Callable[[Row], float]) -> Callable[[str], float | None]:
-        def found(p: str) -> float | None:
+        def middle(p: str) -> float | None:
             some = R.middle(R.where(rows, problem=p, contestant=name), value)
             return some[0] if some else None
 
-        return found
+        return middle
 
     def to_target(name: str) -> Callable[[str], float | None]:
-        def found(p: str) -> float | None:
+        def seconds_of(p: str) -> float | None:
             some = R.where(ml2, problem=p)
             times = seconds_to_target(R.where(some, contestant=name), ml2_target(some))
             return times[0] if times else None
 
-        return found
+        return seconds_of
 
     def steps(name: str) -> str:
         given = {str(r["job"]["options"]["steps"]) for r in R.where(ml2, contestant=name)}

@@ -1,14 +1,16 @@
-"""The cost model of a gradient, fitted to the measurements of `run.py`, its error, what it says, and the figure.
+"""Fit a cost model of a gradient to the measurements of `run.py`, and make the page of both.
 
-    python benchmarks/scale/cost.py [--out docs/scale]      (writes measured.md and gradient.png there)
+    python -m benchmarks.scale.cost [--rows results/scale.jsonl] [--out docs/evidence]
 
-    seconds = a N M² / P + b N M / P + c M³ + d + (P > 1) (e + f M²)        one core a process, rows in memory
+It writes scale.md and scale/gradient.png. The model:
 
-a: products; b: kernel and its derivative; c: factorisations, which every process repeats; d: calls; e and f: message
-and all-reduce between two processes of one machine. Weights are 1 / seconds: relative errors count. Rows that are read
-at every pass cost what `disk` took beyond that, a row and process.
+    seconds = a N M² / P + b N M / P + c M³ + d + (P > 1) (e + f M²)        one core per process, rows in memory
 
-Between machines e and f are assumptions, not measurements: 0.1 ms for each of 2 log2 P steps, and 2 M² doubles a
+a: products; b: kernel and its derivative; c: factorisations, which every process repeats; d: calls; e and f: messages
+and all-reduce between two processes of one machine. Weights are 1 / seconds, so that relative errors count. Rows that
+are read at every pass cost the extra seconds of `disk`, per row and process.
+
+Between machines e and f are assumptions, not measurements: 0.1 ms for each of 2 log2 P steps, and 2 M² doubles per
 gradient over 10 Gbit/s.
 """
 
@@ -19,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("N M² / P", "N M / P", "M³", "call", "P > 1", "(P > 1) M²")
-STEP_SECONDS, BYTES_A_SECOND = 1e-4, 1.25e9  # assumed between machines
+STEP_SECONDS, BYTES_PER_SECOND = 1e-4, 1.25e9  # assumed between machines
 # Rows, inducing points, machines, cores of each.
 ASKED = ((1e6, 200, 1, 2), (1e7, 200, 16, 2), (1e9, 200, 1000, 2), (1e9, 500, 1000, 2), (1e9, 500, 1000, 32))
 
@@ -35,20 +37,20 @@ def read(path: Path) -> list[dict]:
 
 
 def fitted(rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients, and relative errors of the measurements they were fitted to."""
+    """The coefficients, and the relative errors of the measurements."""
     rows = [r for r in rows if r["what"] in ("grid", "processes")]
     A = np.array([terms(r["rows"], r["inducing"], r["processes"]) for r in rows])
     t = np.array([min(r["seconds"]) for r in rows])
     scale = A.max(axis=0)
-    found, _ = nnls(A / scale / t[:, None], np.ones(len(t)))
-    found = found / scale
-    return found, A @ found / t - 1.0
+    scaled, _ = nnls(A / scale / t[:, None], np.ones(len(t)))
+    coefficients = scaled / scale
+    return coefficients, A @ coefficients / t - 1.0
 
 
-def read_seconds(rows: list[dict], found: np.ndarray) -> float:
-    """What reading adds to a gradient, for a row of one process."""
+def read_seconds(rows: list[dict], coefficients: np.ndarray) -> float:
+    """Seconds that reading adds to a gradient, per row of a process."""
     each = [
-        (min(r["seconds"]) - float(np.dot(found, terms(r["rows"], r["inducing"], r["processes"]))))
+        (min(r["seconds"]) - float(np.dot(coefficients, terms(r["rows"], r["inducing"], r["processes"]))))
         * r["processes"]
         / r["rows"]
         for r in rows
@@ -59,17 +61,17 @@ def read_seconds(rows: list[dict], found: np.ndarray) -> float:
 
 def network(m: float, p: float) -> float:
     """Seconds of a gradient's messages between machines, under the assumptions above."""
-    return STEP_SECONDS * 2 * np.log2(p) + 2 * 8 * m**2 / BYTES_A_SECOND
+    return STEP_SECONDS * 2 * np.log2(p) + 2 * 8 * m**2 / BYTES_PER_SECOND
 
 
 def slope(rows: list[dict]) -> tuple[list[int], list[float], float]:
     """Smallest time against N at M = 200, and the slope on log-log axes."""
-    found: dict[int, float] = {}
+    fastest: dict[int, float] = {}
     for r in rows:
         if r["what"] == "growth":
-            found[r["rows"]] = min(found.get(r["rows"], np.inf), *r["seconds"])
-    ns = sorted(found)
-    ts = [found[n] for n in ns]
+            fastest[r["rows"]] = min(fastest.get(r["rows"], np.inf), *r["seconds"])
+    ns = sorted(fastest)
+    ts = [fastest[n] for n in ns]
     return ns, ts, float(np.polyfit(np.log(ns), np.log(ts), 1)[0])
 
 
@@ -87,16 +89,16 @@ def figure(ns: list[int], ts: list[float], exponent: float, path: Path) -> None:
 
 
 def speedups(rows: list[dict]) -> str:
-    """Two processes on a core each against one on one core, the smallest of interleaved repeats."""
+    """Two processes on one core each against one process on one core: minima of interleaved repeats."""
     one, two = (
         min(min(r["seconds"]) for r in rows if r["what"] == "processes" and r["processes"] == p) for p in (1, 2)
     )
-    seen = f"{one:.2f} s, {two:.2f} s: {one / two:.2f} x"
-    return f"| `processes` | N = 200 000, M = 300: one process on a core, two on a core each | {seen} |"
+    times = f"{one:.2f} s, {two:.2f} s: {one / two:.2f} x"
+    return f"| `processes` | N = 200 000, M = 300: one process on a core, two on a core each | {times} |"
 
 
 def others(rows: list[dict]) -> list[str]:
-    """Rows of the table for what is measured once."""
+    """Rows of the table for single measurements."""
     lines = []
     for r in rows:
         if r["what"] == "disk":
@@ -124,7 +126,7 @@ def others(rows: list[dict]) -> list[str]:
 
 
 def agreement(rows: list[dict]) -> list[str]:
-    """How far the means of the two fits of `passes` are apart."""
+    """The difference of the means of the two fits of `passes`."""
     both = [r for r in rows if r["what"] == "passes"][-2:]
     if len(both) < 2:
         return []
@@ -138,27 +140,30 @@ def agreement(rows: list[dict]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "scale")
+    parser.add_argument("--rows", type=Path, default=ROOT / "results" / "scale.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "evidence")
     given = parser.parse_args()
-    rows = read(given.out / "measurements.jsonl")
+    rows = read(given.rows)
+    (given.out / "scale").mkdir(parents=True, exist_ok=True)
     ns, ts, exponent = slope(rows)
-    figure(ns, ts, exponent, given.out / "gradient.png")
-    found, errors = fitted(rows)
-    reading = read_seconds(rows, found)
-    lines = ["# Measured", "", f"Made by `benchmarks/scale/cost.py` of `measurements.jsonl`, {rows[-1]['date']}.", ""]
+    figure(ns, ts, exponent, given.out / "scale" / "gradient.png")
+    coefficients, errors = fitted(rows)
+    reading = read_seconds(rows, coefficients)
+    made = f"Made by `python -m benchmarks.scale.cost` from `results/scale.jsonl`, {rows[-1]['date']}."
+    lines = ["# Scale, measured", "", made, ""]
     lines += ["| `WHAT=` | what | seen |", "|---|---|---|", speedups(rows)]
     lines += [f"| `growth` | gradient against N at M = 200, one core | slope {exponent:.3f} on log-log axes |"]
     lines += [
         *others(rows),
         *agreement(rows),
         "",
-        "![seconds of a gradient against N](gradient.png)",
+        "![seconds of a gradient against N](scale/gradient.png)",
         "",
         "## Cost model",
         "",
     ]
     lines += ["| term | seconds |", "|---|--:|"]
-    lines += [f"| {name} | {c:.2e} |" for name, c in zip(NAMES, found, strict=True)]
+    lines += [f"| {name} | {c:.2e} |" for name, c in zip(NAMES, coefficients, strict=True)]
     lines += [f"| a row read from Parquet, for each process | {reading:.2e} |", ""]
     lines += [f"Relative error: median {np.median(np.abs(errors)):.1%}, largest {np.max(np.abs(errors)):.1%}.", ""]
     lines += ["Seconds of a gradient that it predicts (between machines with the assumptions of `cost.py`):", ""]
@@ -166,14 +171,14 @@ def main() -> None:
     lines += ["|--:|--:|--:|--:|--:|--:|--:|"]
     for n, m, machines, cores in ASKED:
         p = machines * cores
-        own = float(np.dot(found[:4], terms(n, m, p)[:4]))
-        between = network(m, p) if machines > 1 else float(np.dot(found[4:], terms(n, m, p)[4:]))
+        own = float(np.dot(coefficients[:4], terms(n, m, p)[:4]))
+        between = network(m, p) if machines > 1 else float(np.dot(coefficients[4:], terms(n, m, p)[4:]))
         cells = [f"{n:.0e}", f"{m}", f"{machines} x {cores}", f"{own + between:.2f}", f"{between:.3f}"]
-        cells += [f"{found[2] * m**3:.3f}", f"{own + between + reading * n / p:.2f}"]
+        cells += [f"{coefficients[2] * m**3:.3f}", f"{own + between + reading * n / p:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     text = "\n".join(lines)
     print(text)
-    (given.out / "measured.md").write_text(text + "\n")
+    (given.out / "scale.md").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A synthetic Parquet table of any length: D inputs, a smooth function of some of them, and noise.
+"""Write a synthetic Parquet table of any length: D inputs, a smooth function of some of them, and noise.
 
-    python benchmarks/scale/table.py OUT --rows 1000000 [--columns 8] [--parts 4] [--seed 0]
+    python -m benchmarks.scale.table OUT --rows 1000000 [--columns 8] [--parts 4] [--seed 0]
 
-It is written a row group at a time, so memory does not grow with the number of rows.
+It writes one row group at a time, so memory does not grow with the number of rows.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def rows(seed: int, first: int, n: int, columns: int) -> np.ndarray:
 
 
 def make(out: Path, n: int, columns: int, parts: int, seed: int) -> None:
-    """Write the parts; those that are there are kept."""
+    """Write the parts that do not exist yet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,10 +1,9 @@
-"""One process of a measurement: time of value and gradient of the bound over rows in memory or on disk.
+"""Time value and gradient of the bound in one process of a measurement, over rows in memory or on disk.
 
 Started by `run.py`, once or several times with `--rank`; rank 0 prints a JSON object.
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import resource
@@ -32,64 +31,61 @@ def main() -> None:
     if given.cores:
         os.sched_setaffinity(0, {int(c) for c in given.cores.split(",")})
     import numpy as np
-    from table import rows as made
 
     import integrand
-    from integrand.data.disk import MappedRows, open_rows
+    from benchmarks.scale.table import rows as make_rows
+    from integrand.data.parquet import open_rows
+    from integrand.data.processes import SharedWork, SingleProcess
     from integrand.data.scaling import Standardiser
-    from integrand.distributed.layout import laid_out
-    from integrand.distributed.together import Together
-    from integrand.methods.recipe import tasks
+    from integrand.data.sources import MappedRows
     from integrand.model import Model
     from integrand.targets import CollapsedTarget
 
     n, size = given.rows, given.processes
-    ranks = integrand.join(given.coordinator, size, given.rank, timeout=900) if size > 1 else None
+    processes = integrand.join(given.coordinator, size, given.rank, timeout=900) if size > 1 else SingleProcess()
     if given.table is None:
         first, last = n * given.rank // size, n * (given.rank + 1) // size
-        table = made(0, first, last - first, given.columns)
-        part = MappedRows(table[:, :-1], table[:, -1])
+        table = make_rows(0, first, last - first, given.columns)
+        X, y = table[:, :-1], table[:, -1]
+        source = MappedRows(X, y, memory=given.memory, processes=processes, shared=False)
     else:
-        rows = open_rows(given.table, "y")
-        part = rows.part(given.rank, size)
+        source = open_rows(given.table, "y", memory=given.memory, processes=processes)
     scaler = Standardiser(np.zeros(given.columns), np.full(given.columns, 1.155), 0.0, 1.0)
-    data = laid_out(part, scaler, n, given.inducing, given.memory, ranks)
+    data = source.dataset(scaler, given.inducing)
     model = Model(integrand.RBF(), given.columns)
-    # A θ as a fit ends at: long lengthscales for inputs that matter little.
+    # A typical θ at the end of a fit: long lengthscales for inputs that matter little.
     phi = model.unconstrained({"lengthscale": 2.0, "scale": 1.0, "noise": 0.3})
-    Z = made(1, 0, given.inducing, given.columns)[:, :-1] / 1.155
-    if ranks is not None:
-        together = Together(ranks, model.n_theta, given.inducing, given.columns)
-        together.spread = data.spread
-        if not ranks.leads:
-            together.follow(tasks(model, data, integrand.Jitter()))
-            ranks.exchange(_memory())
-            ranks.part_ways()
-            return
-        data = dataclasses.replace(data, spread=dataclasses.replace(data.spread, together=together))
+    Z = make_rows(1, 0, given.inducing, given.columns)[:, :-1] / 1.155
     target = CollapsedTarget(model, data)
-    began = time.monotonic()
-    e = target.evaluate(phi, Z)
-    first_call = time.monotonic() - began
-    seconds, values = [], []
-    for _ in range(given.repeats):
-        began = time.monotonic()
-        target.evaluate(phi, Z)
-        seconds.append(time.monotonic() - began)
-    target.value(phi, Z)
-    for _ in range(min(given.repeats, 2)):
-        began = time.monotonic()
-        target.value(phi, Z)
-        values.append(time.monotonic() - began)
-    memory = [_memory()]
-    if ranks is not None:
-        together.end()
-        memory = ranks.exchange(_memory())
-        ranks.part_ways()
+    programs = {"evaluate": target.evaluate, "inducing_posterior": target.inducing_posterior}
+    shared = SharedWork(programs, model.n_theta, given.inducing, given.columns)
+    times = processes.lead(lambda: _measured(target, phi, Z, given.repeats), shared)
+    memory = processes.all_gather(_memory())
+    processes.leave()
+    if not processes.is_leader:
+        return
     row = {"rows": n, "columns": given.columns, "inducing": given.inducing, "processes": size, "cores": given.cores}
-    row |= {"on_disk": data.stream is not None, "first_call": first_call, "seconds": seconds, "values": values}
-    print(json.dumps(row | {"bound": e.log_likelihood, "memory_mb": memory}), flush=True)
+    row |= {"on_disk": data.stream is not None} | times
+    print(json.dumps(row | {"memory_mb": memory}), flush=True)
     os._exit(0)
+
+
+def _measured(target, phi, Z, repeats: int) -> dict:
+    """Seconds of gradients and of values alone, and the bound."""
+    start = time.monotonic()
+    e = target.evaluate(phi, Z)
+    first_call = time.monotonic() - start
+    seconds, values = [], []
+    for _ in range(repeats):
+        start = time.monotonic()
+        target.evaluate(phi, Z)
+        seconds.append(time.monotonic() - start)
+    target.value(phi, Z)
+    for _ in range(min(repeats, 2)):
+        start = time.monotonic()
+        target.value(phi, Z)
+        values.append(time.monotonic() - start)
+    return {"first_call": first_call, "seconds": seconds, "values": values, "bound": e.log_likelihood}
 
 
 def _memory() -> float:

@@ -5,24 +5,28 @@ matplotlib, ArviZ nor nutpie.
 """
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from integrand.bounds.collapsed import collapsed_bound
 from integrand.bounds.exact import log_marginal_likelihood
 from integrand.bounds.upper import upper_bound
 from integrand.data.dataset import Dataset
-from integrand.data.disk import MappedRows, open_rows
-from integrand.distributed.ranks import join
+from integrand.data.parquet import open_rows
+from integrand.data.processes import join
+from integrand.data.sources import ArrayRows, MappedRows
 from integrand.errors import (
     ConvergenceWarning,
     DataSourceError,
     DistributedError,
     InputError,
     IntegrandError,
+    MissingPackageError,
     ModelFileError,
     NotConvergedError,
     NumericalError,
     RunDirectoryError,
+    UnregisteredError,
 )
 from integrand.gp import GP
 from integrand.kernels import (
@@ -36,12 +40,14 @@ from integrand.kernels import (
     Periodic,
     Polynomial,
     RationalQuadratic,
+    parse_kernel,
+    register_kernel,
 )
+from integrand.likelihoods import register_likelihood
 from integrand.linalg import Jitter
-from integrand.methods.fitting import fit, resume
+from integrand.methods.fit import fit, resume
 from integrand.methods.table import METHODS
 from integrand.model import Model
-from integrand.posterior.modelfile import load_model, save_model
 from integrand.posterior.posterior import Posterior
 from integrand.priors import (
     Beta,
@@ -54,21 +60,23 @@ from integrand.priors import (
     Normal,
     PooledInverseGamma,
     Prior,
-    StudentT,
+    StudentTPrior,
     Uniform,
     Weibull,
     on_variance,
+    register_prior,
 )
+from integrand.storage.model_file import load_model, save_model
 from integrand.version import __version__
 
 if TYPE_CHECKING:
-    from integrand.classifier import SparseGPClassifier
-    from integrand.estimator import SparseGPRegressor
+    from integrand.estimators import SparseGPClassifier, SparseGPRegressor
 
 __all__ = [
     "GP",
     "METHODS",
     "RBF",
+    "ArrayRows",
     "Beta",
     "Constant",
     "ConvergenceWarning",
@@ -90,6 +98,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MissingPackageError",
     "Model",
     "ModelFileError",
     "Normal",
@@ -104,8 +113,9 @@ __all__ = [
     "RunDirectoryError",
     "SparseGPClassifier",
     "SparseGPRegressor",
-    "StudentT",
+    "StudentTPrior",
     "Uniform",
+    "UnregisteredError",
     "Weibull",
     "__version__",
     "collapsed_bound",
@@ -115,16 +125,27 @@ __all__ = [
     "log_marginal_likelihood",
     "on_variance",
     "open_rows",
+    "parse_kernel",
+    "register_kernel",
+    "register_likelihood",
+    "register_prior",
     "resume",
     "save_model",
     "upper_bound",
 ]
 
 
+# Names of earlier versions, and what to write now.
+_DEPRECATED = {"StudentT": "StudentTPrior"}
+
+
 def __getattr__(name: str) -> Any:
-    """The estimators on first use: they bring scikit-learn, which nothing else here needs."""
-    homes = {"SparseGPClassifier": "classifier", "SparseGPRegressor": "estimator"}
-    if name not in homes:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"integrand.{homes[name]}"), name)
-    return globals()[name]
+    """The estimators on first use, because they bring scikit-learn; and names of earlier versions with a warning."""
+    if name in ("SparseGPClassifier", "SparseGPRegressor"):
+        globals()[name] = getattr(importlib.import_module("integrand.estimators"), name)
+        return globals()[name]
+    if name in _DEPRECATED:
+        current = _DEPRECATED[name]
+        warnings.warn(f"integrand.{name} is now integrand.{current}: write {current}", DeprecationWarning, stacklevel=2)
+        return globals()[current]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,9 @@
 """What can go wrong, as types. Every message names the cause and what to try."""
 
+import importlib.util
+import sys
+from pathlib import Path
+
 
 class IntegrandError(Exception):
     """Base of every error that this library raises on purpose."""
@@ -7,6 +11,14 @@ class IntegrandError(Exception):
 
 class InputError(IntegrandError, ValueError):
     """Data, a kernel, a prior or a setting that cannot be used as given."""
+
+
+class MissingPackageError(IntegrandError, ImportError):
+    """A package of one of the extras that is not installed."""
+
+
+class UnregisteredError(InputError):
+    """A kernel, prior or likelihood that is not registered: files cannot hold it, or this session cannot read it."""
 
 
 class DataSourceError(IntegrandError):
@@ -35,3 +47,29 @@ class DistributedError(IntegrandError):
 
 class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which a warning names the line that called this library."""
+    package, frame, level, last = str(Path(__file__).parent), sys._getframe(1), 1, 1
+    while frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+        if frame.f_code.co_filename.startswith(package):
+            last = level
+    return last + 1
+
+
+def need(package: str, extra: str, user: str) -> None:
+    """Raise `MissingPackageError` if a package is not installed; it is not imported.
+
+    Parameters
+    ----------
+    package
+        Name to import.
+    extra
+        The extra of `integrand` that installs it.
+    user
+        What needs it: the start of the error's sentence.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise MissingPackageError(f"{user} needs the package {package}: pip install 'integrand[{extra}]'")

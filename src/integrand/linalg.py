@@ -1,4 +1,8 @@
-"""Dense linear algebra shared by the bounds: the jitter policy, Cholesky factors, triangular inverses."""
+"""Dense linear algebra: the jitter policy, Cholesky factors and triangular inverses.
+
+Jitter is added in two places only: to k(Z, Z) by `Jitter`, always as much, so that the bound stays smooth; and to the
+covariance of a prediction by `covariance_root`, as little as it takes.
+"""
 
 from typing import Any, NamedTuple
 
@@ -13,6 +17,9 @@ AnyArray = Array | np.ndarray
 
 # Points whose prior variance is below this fraction of the average still get jitter in proportion to the average.
 _FLOOR = 1e-6
+# Multiples of the average variance that `covariance_root` tries in turn: from none to a thousandth of the average
+# standard deviation.
+JITTER_LADDER = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
 # A noise variance below this is a likelihood running away on a constant y; its square root is still a number.
 LEAST_VARIANCE = 1e-200
 # Below this size halving ends with one triangular solve: smaller ones are no faster, and take longer to compile.
@@ -39,6 +46,23 @@ class Jitter(NamedTuple):
     def gram(self, kernel: Any, Z: Array) -> Array:
         """Kmm: k(Z, Z) with jitter."""
         return self.add_to(kernel.gram(Z), kernel.diagonal(Z))
+
+
+def covariance_root(covariance: Float[np.ndarray, "T T"], extra: float) -> Float[np.ndarray, "T T"]:
+    """Lower Cholesky factor of covariance + extra I, with the smallest jitter of `JITTER_LADDER` for which it exists.
+
+    If there is none, eigenvalues below the last of them are raised to it.
+    """
+    scale = float(np.mean(np.diagonal(covariance))) + extra
+    identity = np.eye(len(covariance))
+    for jitter in JITTER_LADDER:
+        try:
+            return np.linalg.cholesky(covariance + (extra + jitter * scale) * identity)
+        except np.linalg.LinAlgError:
+            continue
+    eigenvalues, vectors = np.linalg.eigh(covariance)
+    raised = np.maximum(eigenvalues, JITTER_LADDER[-1] * scale)
+    return np.linalg.cholesky((vectors * raised) @ vectors.T + extra * identity)
 
 
 def cholesky(K: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Bool[Array, ""]]:

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from integrand.errors import InputError
-from integrand.posterior.mixture import GaussianMixture
+from integrand.posterior.mixture import Array, GaussianMixture, finite_array
 from integrand.posterior.observed import ObservedMixture
-from integrand.posterior.rows import Array, finite_array
 
 Mixture = GaussianMixture | ObservedMixture
 

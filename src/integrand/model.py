@@ -1,4 +1,8 @@
-"""Model: mean + kernel + likelihood with their priors; natural θ to and from unconstrained φ; the log prior."""
+"""A model of the data: mean, kernel, noise and likelihood with the priors of their hyperparameters.
+
+It maps natural hyperparameters θ to the unconstrained φ that samplers move in and back, gives the log prior, and can
+be described as JSON for run directories and model files.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,17 +16,16 @@ from jaxtyping import Array, Float
 
 from integrand.errors import InputError
 from integrand.gp import GP
-from integrand.kernels.base import Kernel, Slot
-from integrand.kernels.leaf import number_or_prior
-from integrand.likelihoods import Gaussian, Likelihood
+from integrand.kernels.base import FieldInfo, Kernel, number_or_prior
+from integrand.kernels.registry import describe_kernel, restore_kernel
+from integrand.likelihoods import Gaussian, Likelihood, describe_likelihood, restore_likelihood
 from integrand.precision import in_float64
-from integrand.presets import DEFAULT, preset_prior
-from integrand.priors import Prior
+from integrand.priors import DEFAULT, HalfCauchy, Normal, Prior, describe_value, preset_prior, restore_value
 
 Theta = dict[str, Float[Array, "..."]]
 
-_MEAN_SLOT = Slot("mean", "mean", unit="y")
-_NOISE_SLOT = Slot("noise", "noise", unit="y")
+_MEAN_FIELD = FieldInfo("mean", "mean", unit="y", default=lambda n_columns: Normal(0.0, 1.0))
+_NOISE_FIELD = FieldInfo("noise", "noise", unit="y", default=lambda n_columns: HalfCauchy(1.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +98,10 @@ class Model:
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"two input columns are both called {twice!r}: rename one")
 
-        def resolve(slot: Slot, value: Any) -> Any:
-            value = preset_prior(priors, slot.field, len(slot.columns)) if value is None else value
-            _check_field(slot, value)
+        def resolve(field_info: FieldInfo, value: Any) -> Any:
+            if value is None:
+                value = preset_prior(priors, field_info.field, len(field_info.columns), field_info.default)
+            _check_field(field_info, value)
             return value
 
         kernel.check(len(names))
@@ -110,8 +114,8 @@ class Model:
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
-            "noise": resolve(_NOISE_SLOT, number_or_prior(noise, "noise")),
-            "mean": resolve(_MEAN_SLOT, number_or_prior(mean, "mean")),
+            "noise": resolve(_NOISE_FIELD, number_or_prior(noise, "noise")),
+            "mean": resolve(_MEAN_FIELD, number_or_prior(mean, "mean")),
             "priors": priors,
             "likelihood": likelihood,
         }
@@ -126,16 +130,18 @@ class Model:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The inferred hyperparameters, in the order of φ."""
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
 
-        def note(slot: Slot, value: Any) -> Any:
+        def note(field_info: FieldInfo, value: Any) -> Any:
             if isinstance(value, Prior):
-                start = found[-1].start + found[-1].size if found else 0
-                found.append(Parameter(slot.path, value, slot.shape, slot.columns, slot.unit, start))
+                start = parameters[-1].start + parameters[-1].size if parameters else 0
+                parameters.append(
+                    Parameter(field_info.path, value, field_info.shape, field_info.columns, field_info.unit, start)
+                )
             return value
 
         self._map_fields(note)
-        return tuple(found)
+        return tuple(parameters)
 
     @cached_property
     def n_theta(self) -> int:
@@ -178,8 +184,8 @@ class Model:
     def gp(self, theta: Mapping[str, Any]) -> GP:
         """The GP with these hyperparameters: priors replaced by values, fixed numbers by arrays."""
 
-        def fill(slot: Slot, value: Any) -> Any:
-            return jnp.asarray(theta[slot.path] if isinstance(value, Prior) else value, float)
+        def fill(field_info: FieldInfo, value: Any) -> Any:
+            return jnp.asarray(theta[field_info.path] if isinstance(value, Prior) else value, float)
 
         return self._map_fields(fill)
 
@@ -200,7 +206,7 @@ class Model:
 
     def _map_fields(self, change) -> GP:
         kernel = self.kernel.map_fields(change, self.n_columns, self.kernel.name or "")
-        return GP(kernel, change(_NOISE_SLOT, self.noise), change(_MEAN_SLOT, self.mean))
+        return GP(kernel, change(_NOISE_FIELD, self.noise), change(_MEAN_FIELD, self.mean))
 
     @cached_property
     def _identity(self) -> tuple:
@@ -222,18 +228,61 @@ class Model:
 
     def __repr__(self) -> str:
         other = "" if self.likelihood == Gaussian() else f", likelihood={self.likelihood!r}"
-        return f"Model({self.kernel!r}, noise={self.noise!r}, mean={self.mean!r}, columns={list(self.columns)}{other})"
+        return f"Model({self.kernel}, noise={self.noise}, mean={self.mean}, columns={list(self.columns)}{other})"
 
 
-def _check_field(slot: Slot, value: Any) -> None:
+def _check_field(field_info: FieldInfo, value: Any) -> None:
     """Refuse values of the wrong kind, sign or length, naming the path."""
-    signed = slot.field == "mean"
+    signed = field_info.field == "mean"
     if isinstance(value, Prior):
         if not signed and not value.positive:
-            raise InputError(f"{slot.path} must be positive, but {value!r} allows negative values")
+            raise InputError(f"{field_info.path} must be positive, but {value!r} allows negative values")
         return
     if not isinstance(value, (int, float, tuple)):
-        raise InputError(f"{slot.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
+        raise InputError(f"{field_info.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
     numbers = np.asarray(value, float)
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
-        raise InputError(f"{slot.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+        raise InputError(f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+
+
+def describe_model(model: Model) -> dict[str, Any]:
+    """A model as JSON; an UnregisteredError if it has a kernel, prior or likelihood that could not be read back."""
+    described = {
+        "kernel": describe_kernel(model.kernel),
+        "noise": describe_value(model.noise),
+        "mean": describe_value(model.mean),
+        "columns": list(model.columns),
+        "priors": model.priors,
+    }
+    if model.likelihood == Gaussian():  # as in files from before there were others
+        return described
+    return described | {"likelihood": describe_likelihood(model.likelihood)}
+
+
+def restore_model(description: Mapping[str, Any]) -> Model:
+    """The model that `describe_model` described."""
+    try:
+        likelihood = description.get("likelihood")
+        return Model(
+            restore_kernel(description["kernel"]),
+            list(description["columns"]),
+            restore_value(description["noise"]),
+            restore_value(description["mean"]),
+            description["priors"],
+            Gaussian() if likelihood is None else restore_likelihood(likelihood),
+        )
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"this is not the description of a model: {error!r}") from error
+
+
+def same_model(a: Any, b: Any) -> bool:
+    """Whether two descriptions are equal but for the modules that kernels, priors and likelihoods are from."""
+    return _without_modules(a) == _without_modules(b)
+
+
+def _without_modules(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_modules(item) for key, item in value.items() if key != "module"}
+    return [_without_modules(item) for item in value] if isinstance(value, list) else value

@@ -63,7 +63,13 @@ def make_case(description) -> Case:
     return Case(gp, X, y, Z, rng)
 
 
-cases = st.tuples(st.sampled_from(SHAPES), st.sampled_from(FAMILIES), st.integers(0, 2**63 - 1))
+def cases_of(shapes, families):
+    return st.tuples(st.sampled_from(shapes), st.sampled_from(families), st.integers(0, 2**63 - 1))
+
+
+cases = cases_of(SHAPES, FAMILIES)
+# The same with two programs where a property does not depend on more.
+few_cases = cases_of(SHAPES[1:], FAMILIES[1:])
 
 lower = jax.jit(collapsed_bound, static_argnames="jitter")
 upper = jax.jit(upper_bound, static_argnames="jitter")
@@ -111,14 +117,14 @@ def test_log_marginal_likelihood_lies_between_the_bounds(description):
 
 
 @settings(max_examples=CASES["nested"])
-@given(cases)
+@given(few_cases)
 def test_more_inducing_inputs_never_lower_the_bound(description):
     case = make_case(description)
     assert bound(case, case.Z[: len(case.Z) // 2]) <= bound(case) + rounding(case)
 
 
 @settings(max_examples=CASES["exact"])
-@given(cases)
+@given(few_cases)
 def test_exact_where_every_row_is_an_inducing_input(description):
     """Up to what the jitter j costs, j (N/s + ‖(K + sI)⁻¹ r‖²) / 2."""
     case = make_case(description)
@@ -132,7 +138,7 @@ def test_exact_where_every_row_is_an_inducing_input(description):
 
 
 @settings(max_examples=CASES["permuted"])
-@given(cases)
+@given(few_cases)
 def test_the_order_of_rows_and_of_inducing_inputs_does_not_matter(description):
     case = make_case(description)
     rows, inducing = case.rng.permutation(len(case.y)), case.rng.permutation(len(case.Z))
@@ -141,7 +147,7 @@ def test_the_order_of_rows_and_of_inducing_inputs_does_not_matter(description):
 
 
 @settings(max_examples=CASES["repeated Z"])
-@given(cases)
+@given(few_cases)
 def test_a_repeated_inducing_input_never_lowers_the_bound(description):
     case = make_case(description)
     repeated = np.concatenate([case.Z, case.Z[:1]])
@@ -149,7 +155,7 @@ def test_a_repeated_inducing_input_never_lowers_the_bound(description):
 
 
 @settings(max_examples=CASES["repeated rows"])
-@given(cases)
+@given(few_cases)
 def test_repeated_rows_are_covered_by_one_inducing_input(description):
     """Rows twice, Z once: still the exact value, up to the jitter."""
     case = make_case(description)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from integrand import GP, RBF, Dataset, InputError, Jitter, collapsed_bound
+from integrand import GP, RBF, Constant, Dataset, InputError, Jitter, collapsed_bound
 from integrand.bounds.collapsed import factorise
 from integrand.bounds.uncollapsed import (
     FactoredGaussian,
@@ -43,7 +43,7 @@ def make_case(kernel="rbf", likelihood=GAUSSIAN, block_rows=8):
         "bernoulli": (f > 0).astype(float),
         "poisson": rng.poisson(np.exp(f)).astype(float),
     }[likelihood.name]
-    gp = GP(with_arrays(KERNELS[kernel]), jnp.asarray(0.3), jnp.asarray(0.1))
+    gp = GP(with_arrays(KERNELS[kernel]), jnp.asarray(0.3, float), jnp.asarray(0.1, float))
     S = np.tril(0.3 * rng.standard_normal((M, M)), -1) + np.diag(rng.uniform(0.3, 1.2, M))
     return gp, Z, FactoredGaussian(jnp.asarray(rng.standard_normal(M)), jnp.asarray(S)), X, y, block_rows
 
@@ -112,16 +112,14 @@ def test_with_the_best_q_it_is_the_collapsed_bound(name):
 
 def test_blocks_agree():
     gp, Z, q, X, y, _ = make_case(likelihood=Poisson())
-    first, *others = [slopes(Poisson(), gp, Z, q, Dataset.of(X, y, rows)) for rows in (1, 7, N, 2 * N)]
+    first, *others = [slopes(Poisson(), gp, Z, q, Dataset.of(X, y, rows)) for rows in (1, 8, N)]
     for value, gradient in others:
         assert value == pytest.approx(float(first[0]), rel=1e-12)
         for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(first[1]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("name", "likelihood"), [("rbf", Gaussian()), ("rbf", StudentT(4.0)), ("rbf", Bernoulli()), ("linear", Bernoulli())]
-)
+@pytest.mark.parametrize(("name", "likelihood"), [("rbf", Gaussian()), ("rbf", StudentT(4.0)), ("linear", Bernoulli())])
 def test_gradient(name, likelihood):
     gp, Z, q, X, y, rows = make_case(name, likelihood)
     X[0] = 0.0  # where a linear kernel is certain of f, as it is in the padding
@@ -159,11 +157,11 @@ def test_coordinates_of_q():
     gp, Z, q, X, y, rows = make_case()
     data = Dataset.of(X, y, rows)
     zero = jax.tree.map(jnp.zeros_like, q)
-    along = jax.jit(jax.grad(lambda step: uncollapsed_bound(Gaussian(), gp, Z, q.moved(step), data, JITTER)))(zero)
-    seen = q.seen(slopes(Gaussian(), gp, Z, q, data)[1][2])
+    along = jax.jit(jax.grad(lambda step: uncollapsed_bound(Gaussian(), gp, Z, q.stepped(step), data, JITTER)))(zero)
+    seen = q.in_own_coordinates(slopes(Gaussian(), gp, Z, q, data)[1][2])
     for a, b in zip(along, seen, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
-    far = q.moved(FactoredGaussian(jnp.ones(M), -3.0 * jnp.ones((M, M))))
+    far = q.stepped(FactoredGaussian(jnp.ones(M), -3.0 * jnp.ones((M, M))))
     assert np.all(np.diagonal(far.S) > 0)
     np.testing.assert_array_equal(np.triu(far.S, 1), 0.0)
 
@@ -171,7 +169,7 @@ def test_coordinates_of_q():
 @pytest.mark.parametrize("noise", [0.0, np.inf, np.nan])
 def test_a_failure_is_minus_infinity_and_has_no_slope(noise):
     gp, Z, q, X, y, rows = make_case()
-    gp = gp._replace(noise=jnp.asarray(noise))
+    gp = gp._replace(noise=jnp.asarray(noise, float))
     data = Dataset.of(X, y, rows)
     value, (*d_theta_and_Z, dq) = slopes(Gaussian(), gp, Z, q, data)
     assert value == -jnp.inf
@@ -179,10 +177,12 @@ def test_a_failure_is_minus_infinity_and_has_no_slope(noise):
     assert all(np.all(np.isfinite(g)) for g in dq)  # that of the KL
 
 
-def test_duplicates_without_jitter_are_minus_infinity():
-    gp, Z, q, X, y, rows = make_case()
-    data, same = Dataset.of(X, y, rows), jnp.tile(Z[:1], (M, 1))
-    assert jax.jit(lambda: uncollapsed_bound(Gaussian(), gp, same, q, data, Jitter(0.0)))() == -jnp.inf
+def test_a_zero_pivot_is_minus_infinity():
+    """k = 1 everywhere: the second pivot is zero however it is rounded."""
+    gp, Z, q, X, y, rows = make_case("constant")
+    gp = gp._replace(kernel=with_arrays(Constant(1.0)))
+    data = Dataset.of(X, y, rows)
+    assert jax.jit(lambda: uncollapsed_bound(Gaussian(), gp, Z, q, data, Jitter(0.0)))() == -jnp.inf
 
 
 @pytest.mark.usefixtures("as_users_see_it")

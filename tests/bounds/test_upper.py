@@ -3,10 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from integrand import GP, RBF, Dataset, InputError, Jitter, upper_bound
+from integrand import GP, RBF, Constant, Dataset, InputError, Jitter, upper_bound
 from reference import KERNELS, naive_upper, with_arrays
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
+
+upper = jax.jit(upper_bound, static_argnames="jitter")
 
 
 def make_case(kernel, noise=0.3, block_rows=8):
@@ -18,28 +20,31 @@ def make_case(kernel, noise=0.3, block_rows=8):
 
 
 def test_four_way_fixture(four_way):
-    gp = GP(RBF(four_way.lengthscale, four_way.scale), four_way.noise)
-    upper = upper_bound(gp, four_way.Z, Dataset.of(four_way.X, four_way.y), Jitter(0.0, four_way.jitter))
-    assert upper == pytest.approx(four_way.upper, rel=1e-10)
+    kernel = with_arrays(RBF(four_way.lengthscale, four_way.scale))
+    gp = GP(kernel, jnp.asarray(four_way.noise), jnp.asarray(0.0))
+    data = Dataset.of(four_way.X, four_way.y)
+    above = upper(gp, four_way.Z, data, jitter=Jitter(0.0, four_way.jitter))
+    assert above == pytest.approx(four_way.upper, rel=1e-10)
 
 
-@pytest.mark.parametrize("name", ["rbf", "matern12", "linear ard", "sum of products"])
+@pytest.mark.parametrize("name", ["rbf", "linear ard", "sum of products"])
 def test_against_the_dense_formula(name):
     gp, Z, X, y, data = make_case(KERNELS[name])
     jitter = Jitter(1e-6)
-    upper = jax.jit(upper_bound, static_argnames="jitter")(gp, Z, data, jitter=jitter)
-    assert upper == pytest.approx(float(naive_upper(gp, Z, X, y, jitter)), rel=1e-10)
+    above = upper(gp, Z, data, jitter=jitter)
+    assert above == pytest.approx(float(naive_upper(gp, Z, X, y, jitter)), rel=1e-10)
 
 
 @pytest.mark.parametrize("noise", [0.0, np.inf, np.nan])
 def test_a_failed_factorisation_is_plus_infinity(noise):
     gp, Z, _, _, data = make_case(KERNELS["rbf"], noise)
-    assert upper_bound(gp, Z, data) == jnp.inf
+    assert upper(gp, Z, data, jitter=Jitter(1e-6)) == jnp.inf
 
 
-def test_duplicates_without_jitter_are_plus_infinity():
-    gp, Z, _, _, data = make_case(KERNELS["rbf"])
-    assert upper_bound(gp, jnp.tile(Z[:1], (3, 1)), data, Jitter(0.0, 0.0)) == jnp.inf
+def test_a_zero_pivot_is_plus_infinity():
+    """k = 1 everywhere: the second pivot is zero however it is rounded."""
+    gp, Z, _, _, data = make_case(Constant(1.0))
+    assert upper(gp, Z, data, jitter=Jitter(0.0, 0.0)) == jnp.inf
 
 
 @pytest.mark.usefixtures("as_users_see_it")

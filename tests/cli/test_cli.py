@@ -93,7 +93,8 @@ def test_strict_exits_3_and_still_writes_the_model(files):
     ok("evaluate", "m", "test.csv")
 
 
-def test_killed_and_resumed(files):
+def test_killed_and_resumed(files, program_directory, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", str(program_directory))
     command = "-m integrand.cli fit train.csv --target y --out m --run-dir run --inducing 8 --target-ess 1e9 --quiet"
     process = subprocess.Popen([sys.executable, *command.split()])
     deadline = time.monotonic() + 120
@@ -187,3 +188,9 @@ def test_a_spent_budget_of_draws_can_be_raised(files):
 
 def test_version():
     assert ok("--version").stdout.startswith("integrand ")
+
+
+def test_reproduce_says_where_the_experiments_are():
+    result = CliRunner().invoke(app, ["reproduce", "uci", "--splits", "0-1"])
+    assert result.exit_code == 2
+    assert "python -m experiments uci --splits 0-1" in result.stderr

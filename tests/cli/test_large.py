@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from integrand.cli import work
+from integrand.cli import commands
 from integrand.cli.app import app
-from integrand.posterior.modelfile import load_model
+from integrand.errors import InputError
+from integrand.storage.model_file import load_model
+from played_processes import agreeing
 
 N = 300
 FAST = ["--method", "ml2", "--inducing", "8", "--quiet"]
@@ -143,7 +145,7 @@ def read(path):
 def test_predictions_of_a_parquet_file_are_those_of_the_csv_file(here, model, monkeypatch):
     """Read and written in blocks of rows that do not divide it."""
     ok("predict", model, here / "new.csv", "--out", "all.csv", "--samples", "0")
-    monkeypatch.setattr(work, "_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(commands, "_ROWS_AT_ONCE", 10)
     ok("predict", model, here / "new.parquet", "--out", "p.parquet")
     ok("predict", model, here / "new.parquet", "--out", "p.csv")
     wanted = read("all.csv")
@@ -166,14 +168,14 @@ def test_draws_can_be_repeated(here, model):
 
 def test_blocks_are_written_as_they_come(here, model, monkeypatch):
     """No more than one block of inputs is in memory when it is written."""
-    monkeypatch.setattr(work, "_ROWS_AT_ONCE", 10)
-    sizes, inner = [], work._predict
+    monkeypatch.setattr(commands, "_ROWS_AT_ONCE", 10)
+    sizes, inner = [], commands._predict
 
     def noted(saved, X, *more):
         sizes.append(len(X))
         return inner(saved, X, *more)
 
-    monkeypatch.setattr(work, "_predict", noted)
+    monkeypatch.setattr(commands, "_predict", noted)
     ok("predict", model, here / "new.parquet", "--out", "p.parquet")
     assert max(sizes) <= 10
     assert sum(sizes) == 57
@@ -191,11 +193,11 @@ def test_a_column_that_is_not_there(here, model):
 
 @pytest.mark.parametrize("out", ["p.parquet", "p.csv"])
 def test_a_missing_value_is_named_and_nothing_is_written(out, here, model, monkeypatch, tmp_path):
-    monkeypatch.setattr(work, "_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(commands, "_ROWS_AT_ONCE", 10)
     frame = pd.read_parquet(here / "new.parquet")
     frame.loc[33, "a"] = np.nan
     frame.to_parquet("w.parquet")
-    assert "row 34, column 'a'" in refused("predict", model, "w.parquet", "--out", out)
+    assert "row 34: column 'a' is missing" in refused("predict", model, "w.parquet", "--out", out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["w.parquet"]
 
 
@@ -235,7 +237,7 @@ def missing(frame):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (missing, "1.parquet, row 13: b b is missing or infinite"),
+        (missing, "1.parquet, row 13: column 'b b' is missing or infinite"),
         (lambda f: f.rename(columns={"a": "c"}), "have different columns (a, c)"),
         (lambda f: f.assign(a="red"), "have different columns"),
     ],
@@ -272,14 +274,14 @@ def test_what_needs_all_rows_is_refused(options, words, here):
 
 def test_several_processes_need_parquet(here, monkeypatch):
     """The rows of a CSV file cannot be divided without reading it."""
-    with pytest.raises(work.InputError, match="several processes read Parquet files"):
-        work._rows(here / "t.csv", "y", 2**30, True)
+    with pytest.raises(InputError, match="several processes read Parquet files"):
+        commands._rows(here / "t.csv", "y", 2**30, agreeing(0, 2))
 
 
 def test_the_same_row_is_refused_while_rows_are_read(here, tmp_path, capfd):
-    """A file beyond memory: its survey finds the missing value before anything is compiled."""
+    """A file beyond memory: the first pass finds the missing value before anything is compiled."""
     missing(table()).to_parquet("w.parquet", row_group_size=50)
     line = refused("fit", "w.parquet", "--target", "y", "--out", "m", "--memory", "0", *FAST)
-    assert "w.parquet, row 13: b b is missing" in line
+    assert "w.parquet, row 13: column 'b b' is missing" in line
     assert "Traceback" not in capfd.readouterr().err
     assert "m" not in [p.name for p in tmp_path.iterdir()]

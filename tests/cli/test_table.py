@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from integrand.cli.table import Table, read_table
+from integrand.data.tables import Table, read_table
 from integrand.errors import InputError
 
 
@@ -17,7 +17,7 @@ def said(column):
 
 @pytest.mark.parametrize("column", [["red", "green", "red"], ["red", "1", "green"], ["red", "1"]])
 def test_a_column_of_words_is_to_be_encoded(column):
-    assert said(column) == "encode it (one column a category), or drop it"
+    assert said(column) == "encode it (one column per category), or drop it"
 
 
 def test_words_among_numbers_are_named():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from integrand import Dataset, InputError
-from integrand.data.checked import checked_matrix
+from integrand.data.checks import checked_matrix
 from integrand.data.dataset import block_rows_for
 
 pytestmark = pytest.mark.usefixtures("strict_float64")

@@ -1,271 +1,195 @@
-import dataclasses
-import gzip
-import http.server
-import os
-import threading
-from pathlib import Path
+"""One pass over rows gives what NumPy says of all of them at once; and rows from what a user has."""
+
+import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from integrand.data.catalogue import SOURCES, Mirror, Source, parse_whitespace
-from integrand.data.sources import available, fetch, load, values_hash
-from integrand.errors import DataSourceError
+from integrand.data import sources as module
+from integrand.data.scaling import Standardiser
+from integrand.data.sources import ArrayRows, MappedRows, as_rows, chosen_rows, combined, moments
+from integrand.errors import InputError
 
-TABLE = np.array([[1.0, -2.5e-7, 3.0], [0.1, 1e12, -4.0], [1 / 3, 5.0, 6.0], [7.0, 8.0, 9.0]])
-PLAIN = b"1 -2.5e-7   3.00\n.1 1e12 -4\n 0.3333333333333333 5 6 \n7 8 9\n\n"
-CSV = b"a,b,t\n" + b"".join(b",".join(repr(v).encode() for v in row) + b"\n" for row in TABLE.tolist())
-
-
-def record(*mirrors, **changes):
-    base = Source("tiny", (4, 3), ("a", "b", "t"), values_hash(TABLE), "nobody", "none", mirrors, "it is made up")
-    return dataclasses.replace(base, **changes)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    """Serve a dict of path -> bytes, an HTTP status, or an event to wait for, on a free local port."""
-    monkeypatch.setenv("no_proxy", "*")
-    answers = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            answer = answers.get(self.path, 404)
-            if isinstance(answer, threading.Event):
-                answer.wait(10)
-                return
-            if isinstance(answer, int):
-                self.send_error(answer)
-                return
-            self.send_response(200)
-            body, length = answer if isinstance(answer, tuple) else (answer, len(answer))
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}", answers
-        httpd.shutdown()
-        thread.join()
+N = 1000
+rng = np.random.default_rng(1)
+TABLES = {
+    "plain": rng.standard_normal((N, 4)) * [1.0, 10.0, 0.1, 3.0],
+    "far from zero": rng.standard_normal((N, 4)) + np.array([1e9, -1e9, 1e6, 1e9]),
+    "sorted": np.sort(rng.standard_normal((N, 4)), axis=0) * 1e3 + 1e6,
+    "small and large": rng.standard_normal((N, 4)) * [1e-30, 1e30, 1e-3, 1e12],
+}
 
 
-# Reading
+def assert_close(found, wanted, rtol, unit=1.0):
+    """Equal to so many parts, or to the rounding of a sum of numbers of this size."""
+    assert np.all(np.abs(found - wanted) <= rtol * np.abs(wanted) + 1e-13 * unit), (found, wanted)
 
 
-@pytest.mark.parametrize(("file", "content"), [("tiny.csv", CSV), ("tiny.csv.gz", gzip.compress(CSV, mtime=0))])
-def test_load_reads_plain_and_compressed_tables(tmp_path, file, content):
-    (tmp_path / file).write_bytes(content)
-    data = load(record(), tmp_path)
-    np.testing.assert_array_equal(data.X, TABLE[:, :2])
-    np.testing.assert_array_equal(data.y, TABLE[:, 2])
-    assert (data.feature_names, data.target_name, data.name) == (("a", "b"), "t", "tiny")
-    assert data.X.flags.c_contiguous
+def rows_of(table):
+    return MappedRows(table[:, :-1], table[:, -1])
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (CSV + b"1,2,3\n", r"\(5, 3\), not \(4, 3\)"),
-        (CSV.replace(b"9.0", b"9.5"), "SHA-256"),
-        (CSV.replace(b"9.0", b"nine"), "line 5 holds 'nine'"),
-        (CSV.replace(b",9.0", b""), "line 5 has 2 values"),
-        (CSV.replace(b"9.0", b""), "line 5 holds ''"),
-        (gzip.compress(CSV, mtime=0)[:-12], "truncated or damaged gzip"),
-        (b"\x1f\x8b" + b"junk" * 9, "truncated or damaged gzip"),
-        (b"\x93NUMPY\xff\xfe", "not a text file"),
-        (b"", "no rows"),
-        (b"a,b,t\n", "no rows"),
-    ],
-)
-def test_load_refuses_a_wrong_file_and_names_it(tmp_path, content, message):
-    (tmp_path / "tiny.csv").write_bytes(content)
-    with pytest.raises(DataSourceError, match=message) as caught:
-        load(record(), tmp_path)
-    assert "tiny.csv" in str(caught.value)
-    assert "Delete it" in str(caught.value)
+def moments_of(table, wanted=0, seed=0):
+    return moments(rows_of(table), chosen_rows(np.random.default_rng(seed), len(table), wanted))
 
 
-def test_rows_in_another_order_are_another_table(tmp_path):
-    lines = CSV.splitlines(keepends=True)
-    (tmp_path / "tiny.csv").write_bytes(b"".join([lines[0], *reversed(lines[1:])]))
-    with pytest.raises(DataSourceError, match="rows reordered"):
-        load(record(), tmp_path)
+@pytest.fixture(params=[7, 64, N, 10 * N], ids=lambda rows: f"blocks of {rows}")
+def blocks(request, monkeypatch):
+    """The number of rows that are looked at together."""
+    monkeypatch.setattr(module, "_PASS_ROWS", request.param)
 
 
-def test_unknown_names_get_the_nearest_and_the_list():
-    with pytest.raises(DataSourceError, match=r"did you mean 'concrete'\?.*boston, .*elevators"):
-        load("Concrte", "anywhere")
-    with pytest.raises(DataSourceError, match="Known names: boston"):
-        load("xyzzy", "anywhere")
+def exact_moments(table):
+    """Mean and Σ (value - mean)² in extended precision."""
+    wide = table.astype(np.longdouble)
+    mean = wide.mean(0)
+    return mean.astype(float), ((wide - mean) ** 2).sum(0).astype(float)
 
 
-def test_no_directory_names_the_variable(monkeypatch):
-    monkeypatch.delenv("INTEGRAND_DATA", raising=False)
-    with pytest.raises(DataSourceError, match="INTEGRAND_DATA"):
-        load("yacht")
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("name", TABLES)
+def test_moments_and_ranges(name):
+    table = TABLES[name]
+    seen, _ = moments_of(table)
+    mean, squares = exact_moments(table)
+    assert seen.n_rows == N
+    assert_close(seen.mean, mean, 1e-14, table.std(0))
+    assert_close(seen.squares, squares, 1e-7 if name == "far from zero" else 1e-11, 0.0)
+    np.testing.assert_array_equal(seen.low, table.min(0))
+    np.testing.assert_array_equal(seen.high, table.max(0))
 
 
-def test_the_variable_names_the_directory(tmp_path, monkeypatch):
-    (tmp_path / "tiny.csv").write_bytes(CSV)
-    monkeypatch.setenv("INTEGRAND_DATA", str(tmp_path))
-    assert load(record()).X.shape == (4, 2)
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("ends", [(0, 500, N), (0, 1, 2, 999, N), (0, 333, 334, 700, N)])
+def test_parts_put_together_are_the_whole(name, ends):
+    table = TABLES[name]
+    parts = [moments_of(table[a:b])[0] for a, b in itertools.pairwise(ends)]
+    whole, seen = combined(parts), moments_of(table)[0]
+    assert whole.n_rows == N
+    for a, b in zip(whole[1:], seen[1:], strict=True):
+        assert_close(a, b, 1e-7 if name == "far from zero" else 1e-11, table.std(0))
 
 
-def test_missing_files_say_how_to_get_them(tmp_path):
-    with pytest.raises(DataSourceError, match=r"no yacht.csv or yacht.csv.gz in .*download=True"):
-        load("yacht", tmp_path)
-    with pytest.raises(DataSourceError, match=r"Excel.*Concrete_Data.xls.*by hand"):
-        load("concrete", tmp_path)
+def test_the_order_of_parts_does_not_matter_beyond_rounding():
+    parts = [moments_of(TABLES["plain"][a : a + 100])[0] for a in range(0, N, 100)]
+    for a, b in zip(combined(parts), combined(parts[::-1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if not source.mirrors])
-def test_sets_without_a_public_address_say_why(tmp_path, name):
-    for attempt in (lambda: fetch(name, tmp_path), lambda: load(name, tmp_path, download=True)):
-        with pytest.raises(DataSourceError, match=f"{name} cannot be downloaded: .*by hand"):
-            attempt()
-    assert not list(tmp_path.iterdir())
+def test_one_part_is_itself():
+    seen = moments_of(TABLES["plain"])[0]
+    assert combined([seen]) is seen
 
 
-def test_available_lists_what_is_there(tmp_path):
-    assert available(tmp_path) == ()
-    (tmp_path / "yacht.csv").touch()
-    (tmp_path / "boston.csv.gz").touch()
-    (tmp_path / "unrelated.csv").touch()
-    assert available(tmp_path) == ("boston", "yacht")
-    assert available(tmp_path / "missing") == ()
+# --- standardising
 
 
-# Fetching
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("name", TABLES)
+def test_the_standardiser_is_that_of_arrays(name):
+    table = TABLES[name]
+    found, wanted = moments_of(table)[0].standardiser(), Standardiser.fit(table[:, :-1], table[:, -1])
+    eps = np.finfo(float).eps
+    assert_close(found.x_mean, wanted.x_mean, 4 * eps, wanted.x_sd)
+    assert_close(found.x_sd, wanted.x_sd, 1e-7 if name == "far from zero" else 1e-12, 0.0)
+    assert found.y_mean == pytest.approx(wanted.y_mean, rel=4 * eps, abs=1e-13 * wanted.y_sd)
+    assert found.y_sd == pytest.approx(wanted.y_sd, rel=1e-7)
 
 
-def test_fetched_table_is_stored_without_loss(server, tmp_path):
-    base, answers = server
-    answers["/raw"] = PLAIN
-    source = record(Mirror(f"{base}/raw", parse_whitespace))
-    data = load(source, tmp_path / "new" / "folder", download=True)
-    np.testing.assert_array_equal(np.column_stack([data.X, data.y]), TABLE)
-    answers.clear()  # from here on only the file can answer
-    np.testing.assert_array_equal(load(source, tmp_path / "new" / "folder", download=True).y, data.y)
-    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["tiny.csv"]
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e9, 1e9 + 0.1, 1e-300])
+def test_a_constant_column_becomes_zero(value):
+    table = TABLES["plain"].copy()
+    table[:, 1] = value
+    table[:, 3] = value
+    scaler = moments_of(table)[0].standardiser()
+    wanted = Standardiser.fit(table[:, :-1], table[:, -1])
+    assert scaler.x_sd[1] == wanted.x_sd[1] == 1.0
+    assert scaler.y_sd == wanted.y_sd == 1.0
+    assert np.abs(scaler.transform_X(table[:, :-1])[:, 1]).max() <= 1e-15 * max(abs(value), 1.0)
 
 
-def test_second_mirror_is_asked_when_the_first_fails(server, tmp_path):
-    base, answers = server
-    answers["/good"] = PLAIN
-    source = record(Mirror(f"{base}/gone", parse_whitespace), Mirror(f"{base}/good", parse_whitespace))
-    assert fetch(source, tmp_path) == tmp_path / "tiny.csv"
+@pytest.mark.usefixtures("blocks")
+def test_a_column_that_differs_by_rounding_only_is_constant():
+    table = TABLES["plain"].copy()
+    table[:, 0] = np.where(rng.random(N) < 0.5, 1e9, np.nextafter(1e9, 2e9))
+    assert moments_of(table)[0].standardiser().x_sd[0] == 1.0 == Standardiser.fit(table[:, :-1], table[:, -1]).x_sd[0]
 
 
-def test_another_address_for_a_set_without_mirrors_serves_a_table(server, tmp_path):
-    base, answers = server
-    answers["/tiny.csv.gz"] = gzip.compress(CSV, mtime=0)
-    fetch(record(), tmp_path, url=f"{base}/tiny.csv.gz")
-    np.testing.assert_array_equal(load(record(), tmp_path).y, TABLE[:, 2])
+def test_one_row():
+    seen, sample = moments_of(np.array([[1.0, 2.0, 3.0]]), wanted=5)
+    np.testing.assert_array_equal(seen.standardiser().x_sd, [1.0, 1.0])
+    np.testing.assert_array_equal(sample, [[1.0, 2.0, 3.0]])
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (404, "answered 404"),
-        (500, "answered 500"),
-        (b"<html><body>Please log in</body></html>", "is not the tiny data set .*holds '<html>"),
-        (b"", "no rows"),
-        (PLAIN.replace(b"9", b"9.5"), "SHA-256"),
-        (PLAIN[:20], r"not the tiny data set"),
-        ((PLAIN[:20], len(PLAIN)), "could not be read"),
-    ],
-)
-def test_failed_downloads_leave_nothing_and_keep_the_old_file(server, tmp_path, answer, message):
-    base, answers = server
-    answers["/raw"] = answer
-    source = record(Mirror(f"{base}/raw", parse_whitespace))
-    with pytest.raises(DataSourceError, match=message) as caught:
-        fetch(source, tmp_path)
-    assert f"{base}/raw" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "tiny.csv").write_bytes(CSV)
-    with pytest.raises(DataSourceError):
-        fetch(source, tmp_path)
-    assert (tmp_path / "tiny.csv").read_bytes() == CSV
-    assert len(list(tmp_path.iterdir())) == 1
+# --- the sample
 
 
-def test_the_old_file_stays_until_the_new_one_is_complete(server, tmp_path, monkeypatch):
-    base, answers = server
-    answers["/raw"] = PLAIN
-    (tmp_path / "tiny.csv").write_bytes(b"old")
-
-    def disk_full(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", disk_full)
-    with pytest.raises(DataSourceError, match="no space left"):
-        fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("wanted", [0, 1, 50, 999, N, 5000])
+def test_the_sample_has_the_chosen_rows_in_their_order(wanted):
+    table = TABLES["plain"]
+    chosen = chosen_rows(np.random.default_rng(3), N, wanted)
+    _, sample = moments(rows_of(table), chosen)
+    np.testing.assert_array_equal(sample, table[chosen])
+    assert len(chosen) == min(wanted, N)
+    assert np.all(np.diff(chosen) > 0)
 
 
-def test_a_damaged_file_is_replaced_by_a_good_download(server, tmp_path):
-    base, answers = server
-    answers["/raw"] = PLAIN
-    (tmp_path / "tiny.csv").write_bytes(CSV[:30])
-    fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path)
-    np.testing.assert_array_equal(load(record(), tmp_path).y, TABLE[:, 2])
+def test_choosing_is_uniform_and_repeatable():
+    counts = np.zeros(20)
+    for seed in range(2000):
+        counts[chosen_rows(np.random.default_rng(seed), 20, 5)] += 1
+    assert np.abs(counts / 2000 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 2000)
+    a, b = (chosen_rows(np.random.default_rng(9), N, 50) for _ in range(2))
+    np.testing.assert_array_equal(a, b)
 
 
-def test_a_silent_server_is_given_up(server, tmp_path):
-    base, answers = server
-    answers["/raw"] = waiting = threading.Event()
-    try:
-        with pytest.raises(DataSourceError, match=r"no answer within 0.2 s \(timeout\)"):
-            fetch(record(Mirror(f"{base}/raw", parse_whitespace)), tmp_path, timeout=0.2)
-    finally:
-        waiting.set()
-    assert not list(tmp_path.iterdir())
+def test_all_rows_where_there_are_no_more():
+    np.testing.assert_array_equal(chosen_rows(np.random.default_rng(0), 5, 5), np.arange(5))
+    np.testing.assert_array_equal(chosen_rows(np.random.default_rng(0), 5, 9), np.arange(5))
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/raw", "no address at all", "http://[broken"])
-def test_unreachable_addresses(tmp_path, monkeypatch, url):
-    monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(DataSourceError, match="could not be read"):
-        fetch(record(), tmp_path, url=url, timeout=2)
+@pytest.mark.usefixtures("blocks")
+def test_a_missing_value_is_named():
+    table = TABLES["plain"].copy()
+    table[456, 2] = np.nan
+    with pytest.raises(InputError, match="row 456: column 'x2' is missing"):
+        moments_of(table)
 
 
-def test_unwritable_directory_is_noticed_before_the_download(server, tmp_path):
-    base, answers = server
-    answers["/raw"] = PLAIN
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("not a directory")
-    with pytest.raises(DataSourceError, match=r"cannot write .*tiny.csv.*Choose a directory"):
-        fetch(record(Mirror(f"{base}/raw", parse_whitespace)), in_the_way)
+# --- from what a user has
 
 
-# The real files, where they are present
+def test_arrays_and_frames_become_rows():
+    X, y = TABLES["plain"][:, :-1], TABLES["plain"][:, -1]
+    assert as_rows(X, y).columns == ("x0", "x1", "x2")
+    assert as_rows(pd.DataFrame(X, columns=["a", "b", "c"]), y).columns == ("a", "b", "c")
+    assert as_rows(pd.DataFrame(X), y).columns == ("x0", "x1", "x2")  # numbers are no names
+    rows = ArrayRows(X, y, ["u", "v", "w"])
+    assert as_rows(rows) is rows
 
 
-def real_data():
-    neighbour = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-    return Path(os.environ.get("INTEGRAND_DATA", neighbour))
+def test_rows_have_their_target_with_them():
+    rows = rows_of(TABLES["plain"])
+    with pytest.raises(InputError, match="leave y out"):
+        as_rows(rows, TABLES["plain"][:, -1])
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_real_files_are_the_known_tables(name):
-    folder = real_data()
-    if name not in available(folder):
-        pytest.skip(f"no {name} file: set INTEGRAND_DATA to the directory that holds it")
-    data = load(name, folder)
-    assert (len(data.y), data.X.shape[1] + 1) == SOURCES[name].shape
+def test_arrays_need_a_target():
+    with pytest.raises(InputError, match="y is missing: give X and y, or rows"):
+        as_rows(TABLES["plain"])
 
 
-def test_as_published_differs_from_boston_in_the_damaged_cells_only():
-    folder = real_data()
-    if not {"boston", "boston_as_published"} <= set(available(folder)):
-        pytest.skip("no boston files: set INTEGRAND_DATA to the directory that holds them")
-    true, damaged = load("boston", folder), load("boston_as_published", folder)
-    np.testing.assert_array_equal(true.y, damaged.y)
-    counts = dict(zip(true.feature_names, (true.X != damaged.X).sum(axis=0).tolist(), strict=True))
-    assert {name: n for name, n in counts.items() if n} == {"RAD": 132, "CRIM": 54, "DIS": 5}
+def test_as_many_names_as_columns():
+    with pytest.raises(InputError, match="2 column names were given for 3 columns"):
+        ArrayRows(TABLES["plain"][:, :-1], TABLES["plain"][:, -1], ["a", "b"])
+    with pytest.raises(InputError, match="1 column names were given for 3 columns"):
+        rows_of(TABLES["plain"]).but(columns=["a"])
+
+
+def test_few_rows_in_memory_need_no_subsample():
+    rows = as_rows(TABLES["plain"][:, :-1], TABLES["plain"][:, -1])
+    assert rows.overview(N, 0).subsample is None
+    assert rows.overview(N - 1, 0).subsample.shape == (N - 1, 4)

@@ -1,6 +1,5 @@
 """Running a suite: skipped when done, safe to interrupt, shared between processes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,18 +7,19 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from integrand.cli.app import app
-from integrand.experiments import measure, runner, work
-from integrand.experiments.store import Store
-from integrand.experiments.suites import SUITES
+from experiments import measure, runner, work
+from experiments.__main__ import main
+from experiments.store import Store
+from experiments.suites import SUITES
+from results.read import read
 
 SUITE = SUITES["synthetic-1d"]
 
 
 def run(tmp_path, *arguments):
-    return CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
+    """Exit code of the command."""
+    return main([*arguments, "--out", str(tmp_path)])
 
 
 @pytest.fixture
@@ -27,28 +27,28 @@ def counted(monkeypatch):
     """Tasks that take no time, and a list of them."""
     done = []
 
-    def carry_out(task, data_dir):
+    def run_task(task, data_dir):
         done.append(str(task))
         if task.split == 7:
             raise RuntimeError("boom")
         return {"scores": {"rmse": 1.0, "nlpd": 2.0}}
 
-    monkeypatch.setattr(work, "carry_out", carry_out)
+    monkeypatch.setattr(work, "run_task", run_task)
     return done
 
 
 def test_what_is_done_is_not_done_again(tmp_path, counted):
-    assert run(tmp_path, "synthetic-1d", "--splits", "0-1").exit_code == 0
+    assert run(tmp_path, "synthetic-1d", "--splits", "0-1") == 0
     assert len(counted) == 6
-    assert run(tmp_path, "synthetic-1d", "--splits", "0-2").exit_code == 0
+    assert run(tmp_path, "synthetic-1d", "--splits", "0-2") == 0
     assert len(counted) == 9
-    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "3").exit_code == 0
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "3") == 0
     assert counted[-1] == "synthetic, SGPR, split 3"
 
 
 def test_a_failure_leaves_a_traceback_and_the_rest_goes_on(tmp_path, counted):
     result = run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "6-8")
-    assert result.exit_code == 1
+    assert result == 1
     assert len(counted) == 3
     (failed,) = tmp_path.rglob("*.failed")
     assert "boom" in failed.read_text()
@@ -56,11 +56,11 @@ def test_a_failure_leaves_a_traceback_and_the_rest_goes_on(tmp_path, counted):
 
 
 def test_an_interrupt_gives_the_claim_back(tmp_path, monkeypatch):
-    def carry_out(task, data_dir):
+    def run_task(task, data_dir):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "carry_out", carry_out)
-    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0").exit_code == 130
+    monkeypatch.setattr(work, "run_task", run_task)
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0") == 130
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
@@ -69,7 +69,7 @@ def test_a_fit_that_ctrl_c_ended_is_no_result(tmp_path, monkeypatch):
         return SimpleNamespace(verdict=SimpleNamespace(codes=("interrupted", "ess-bulk")))
 
     monkeypatch.setattr(measure, "fit", fit)
-    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0").exit_code == 130
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0") == 130
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
@@ -88,21 +88,22 @@ def test_a_fit_that_ctrl_c_ended_is_no_result(tmp_path, monkeypatch):
         (["--collect"], "no result"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, arguments, words):
+def test_mistakes_are_one_line(tmp_path, capsys, arguments, words):
     result = run(tmp_path, *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+    assert result == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert len(message.strip().splitlines()) == 1
 
 
-def test_the_list(tmp_path):
-    listed = json.loads(CliRunner().invoke(app, ["reproduce", "--json"]).stdout)
-    assert set(listed) == set(SUITES)
+def test_the_list(capsys):
+    assert main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SUITES)
 
 
 def test_two_processes_share_a_real_suite(tmp_path):
     """Two fits of the example, each in a process of its own, then the same in this one: nothing is left to do."""
-    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0-1", "--jobs", "2").exit_code == 0
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0-1", "--jobs", "2") == 0
     store = Store(tmp_path)
     tasks = runner.tasks_of(SUITE, "default", ["synthetic"], ["SGPR"], [0, 1])
     first, second = (store.result(task) for task in tasks)
@@ -111,13 +112,16 @@ def test_two_processes_share_a_real_suite(tmp_path):
     # The noise of the data is 0.4; the order of names is not that of the alphabet.
     assert first["hyperparameters"]["noise"]["value"] == pytest.approx(0.4, abs=0.06)
     assert first["made"]["settings"] == {"restarts": 5}
+    assert run(tmp_path, "--collect") == 0
+    assert read(tmp_path / "results.parquet") == {task.key: store.result(task) for task in tasks}
+    assert "| synthetic | SGPR |" in (tmp_path / "pages" / "synthetic-1d.md").read_text()
 
 
 def test_workers_end_with_a_driver_that_is_terminated():
     """Each worker says its number and sleeps; the driver is told to end."""
     worker = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
-    driver = f"import sys; from integrand.experiments import runner; worker = [sys.executable, '-c', {worker!r}]; "
-    driver += "runner._side_by_side(worker, 2)"
+    driver = f"import sys; from experiments import runner; worker = [sys.executable, '-c', {worker!r}]; "
+    driver += "runner._in_parallel(worker, 2)"
     with subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True) as process:
         numbers = [int(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGTERM)
@@ -129,15 +133,22 @@ def test_workers_end_with_a_driver_that_is_terminated():
 
 def test_minutes_given_are_those_of_every_fit_and_no_other_result(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(work, "carry_out", lambda task, data_dir: given.append(task) or {"scores": {}})
-    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0", "--minutes", "2.5").exit_code == 0
+    monkeypatch.setattr(work, "run_task", lambda task, data_dir: given.append(task) or {"scores": {}})
+    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0", "--minutes", "2.5") == 0
     assert given[0].arm.settings["max_minutes"] == 2.5
-    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0").exit_code == 0
+    assert run(tmp_path, "synthetic-1d", "--methods", "sgpr-hmc", "--splits", "0") == 0
     assert len(given) == 1
 
 
 @pytest.mark.parametrize("more", [["--minutes", "0"], ["--minutes", "3", "--protocol", "paper"]])
 def test_minutes_that_cannot_be_used_are_refused(tmp_path, counted, more):
     result = run(tmp_path, "synthetic-1d", *more)
-    assert result.exit_code != 0
+    assert result != 0
     assert not counted
+
+
+def test_published_results_are_not_run_again(tmp_path, counted):
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0", "--published") == 0
+    assert not counted
+    assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0") == 0
+    assert len(counted) == 1

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from experiments import store as module
+from experiments.store import Store, Task
+from experiments.suites import SUITES
 from integrand import InputError
-from integrand.experiments import store as module
-from integrand.experiments.store import Store, Task
-from integrand.experiments.suites import SUITES
 
 ARM = SUITES["uci"].arms[1]
 TASK = Task("regression", "default", "yacht", ARM, 3)

@@ -2,13 +2,13 @@
 
 import pytest
 
+from experiments.catalogue import SOURCES
+from experiments.runner import arm_names, named_arm, tasks_of
+from experiments.suites import PROTOCOLS, SUITES, chosen, protocol_arm, split_numbers
+from experiments.tables import TABLES
 from integrand import METHODS, InputError
-from integrand.data.catalogue import SOURCES
-from integrand.experiments.runner import arm_names, named_arm, tasks_of
-from integrand.experiments.suites import PROTOCOLS, SUITES, chosen, protocol_arm, split_numbers
-from integrand.experiments.tables import TABLES
 from integrand.methods.problem import Settings
-from integrand.presets import DEFAULT, PRESETS
+from integrand.priors import DEFAULT, PRESETS
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=lambda suite: suite.name)

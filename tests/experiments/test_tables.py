@@ -1,24 +1,26 @@
 """Tables from results made by hand, and the paper's numbers as printed."""
 
+import csv
 import math
 
 import numpy as np
 import pytest
 
-from integrand.experiments.collect import collect
-from integrand.experiments.paper_numbers import Printed, nuts_summary, printed
-from integrand.experiments.results import Mean, Results, in_standard_errors, mean_of
-from integrand.experiments.runner import tasks_of
-from integrand.experiments.store import Store
-from integrand.experiments.suites import SUITES
-from integrand.experiments.tables import (
+from experiments.collect import collect
+from experiments.paper_numbers import Printed, nuts_summary, printed
+from experiments.runner import tasks_of
+from experiments.store import Store
+from experiments.suite_results import Mean, Results, in_standard_errors, mean_of
+from experiments.suites import SUITES
+from experiments.tables import (
     paired_tables,
+    runtime_table,
     score_tables,
     spread_table,
     summary_tables,
+    time_ratios,
     verdict_table,
 )
-from integrand.experiments.timings import runtime_table, time_ratios
 
 UCI = SUITES["uci"]
 
@@ -175,25 +177,29 @@ def test_summaries_go_by_position(tmp_path):
 def test_collect_writes_pages_tables_and_figures(store, tmp_path):
     written = collect(store, tmp_path / "docs")
     names = {p.name for p in written}
-    assert {"uci.md", "uci.png", "uci-rmse.csv", "ablation.md", "priors.md"} <= names
+    assert {"uci.md", "uci.png", "tables.csv", "ablation.md", "priors.md"} <= names
     page = (tmp_path / "docs" / "uci.md").read_text()
-    assert "integrand reproduce uci" in page
+    assert "python -m experiments uci" in page
     assert "| yacht | SGPR + HMC |" in page
     assert "SGPR + HMC: 3" in page  # the cap of its fits
+    with (tmp_path / "docs" / "tables.csv").open() as file:
+        cells = {(c["page"], c["table"], c["row"], c["column"]): c["value"] for c in csv.DictReader(file)}
+    assert cells["uci", "rmse", "0", "data"] == "boston"
+    assert cells["uci", "rmse", "0", "ours (se)"] == "0.445 (0.009)"
     assert (tmp_path / "docs" / "uci.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_figures_show_some_splits_as_if_they_were_all(store):
-    from integrand.experiments.pictures import _like_all
+    from experiments.pictures import _on_all_splits
 
     for task in tasks_of(UCI, "default", ["yacht"], ["FBGP"], [7, 8, 9]):  # the splits with the largest RMSE
         store.keep(task, made(0.4 + 0.01 * task.split + 0.05, 1.0))
     results = Results.read(store, UCI, "default")
-    found = _like_all(results, "yacht", "FBGP", "rmse", "SGPR + HMC")
+    found = _on_all_splits(results, "yacht", "FBGP", "rmse", "SGPR + HMC")
     assert found is not None
     assert found.value == pytest.approx(results.mean("yacht", "SGPR + HMC", "rmse").value + 0.05)
     assert found.n == 3
-    assert _like_all(results, "yacht", "SGPR", "rmse", "SGPR + HMC") == results.mean("yacht", "SGPR", "rmse")
+    assert _on_all_splits(results, "yacht", "SGPR", "rmse", "SGPR + HMC") == results.mean("yacht", "SGPR", "rmse")
 
 
 def test_seconds_are_compared_between_fits_with_as_many_cores_that_drew(tmp_path):

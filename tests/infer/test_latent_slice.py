@@ -4,10 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import known_posteriors as known
 from integrand.errors import NumericalError
-from integrand.infer.diagnostics import convergence
-from integrand.infer.latent_slice import LatentGaussian, sample_latent
-from integrand.infer.metric import Whitening
+from integrand.infer.base import Plan, keep_going
+from integrand.infer.convergence import convergence
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.latent_slice import LatentGaussian, LatentSlice
 
 N = 4
 RNG = np.random.default_rng(0)
@@ -38,12 +40,10 @@ def exact():
     return covariance @ A.T @ Y / NOISE**2, np.sqrt(np.diagonal(covariance))
 
 
-def run(W, seed=0, draws=1500, **options):
-    starts = RNG.standard_normal((4, N + 1))
-    whitening = Whitening(np.zeros(1), np.eye(1))
-    return sample_latent(
-        MODEL, W, starts, whitening, **({"tune": 20, "draws": draws, "seed": [seed], "thin": 4} | options)
-    )
+def run(W, model=MODEL, starts=None, seed=(0,), warmup=20, draws=1500, parallel=2, thin: int | None = 4):
+    starts = RNG.standard_normal((4, N + 1)) if starts is None else starts
+    plan, coordinates = Plan(warmup, draws, seed, parallel), Coordinates(np.zeros(1), np.eye(1))
+    return LatentSlice(model, W, thin=thin).run(known.UNUSED, starts, coordinates, plan, keep_going)
 
 
 W_GOOD = np.full(N, 1 / NOISE**2)
@@ -66,7 +66,7 @@ def test_what_it_tells():
     result = run(W_GOOD, draws=40)
     chains = result.chains
     assert chains.x.shape == (4, 40, N + 1)
-    assert result.tuning_draws == 20
+    assert result.warmup == 20
     assert result.evaluations >= chains.n_steps.sum() > 2 * 4 * 160
     f = chains.x[..., :1] + chains.x[..., 1:] @ L.T
     expected = -0.5 * np.sum(chains.x**2, axis=2) - 0.5 * np.sum(((Y - f) / NOISE) ** 2, axis=2)
@@ -74,20 +74,15 @@ def test_what_it_tells():
 
 
 def test_draws_depend_on_seed_and_position_alone():
-    starts = np.zeros((3, N + 1))
-    whitening = Whitening(np.zeros(1), np.eye(1))
-
     def drawn(seed, draws, parallel=2, chains=3):
-        run = sample_latent(
-            MODEL, W_GOOD, starts[:chains], whitening, tune=5, draws=draws, seed=seed, parallel=parallel
-        )
-        return run.chains.x
+        starts = np.zeros((chains, N + 1))
+        return run(W_GOOD, starts=starts, warmup=5, draws=draws, seed=seed, parallel=parallel, thin=None).chains.x
 
-    first = drawn([1, 2], 30)
-    np.testing.assert_array_equal(first, drawn([1, 2], 30, parallel=1))
-    np.testing.assert_array_equal(first[:, :10], drawn([1, 2], 10))
-    np.testing.assert_array_equal(first[:2], drawn([1, 2], 30, chains=2))
-    assert not np.any(first == drawn([1, 3], 30))
+    first = drawn((1, 2), 30)
+    np.testing.assert_array_equal(first, drawn((1, 2), 30, parallel=1))
+    np.testing.assert_array_equal(first[:, :10], drawn((1, 2), 10))
+    np.testing.assert_array_equal(first[:2], drawn((1, 2), 30, chains=2))
+    assert not np.any(first == drawn((1, 3), 30))
     assert not np.any(first[0] == first[1])
 
 
@@ -99,10 +94,10 @@ def test_a_likelihood_that_fails_somewhere_is_left_there():
 
     model = MODEL._replace(log_likelihood=broken)
     starts = np.zeros((2, N + 1))
-    x = sample_latent(model, W_GOOD, starts, Whitening(np.zeros(1), np.eye(1)), tune=5, draws=200, seed=[0]).chains.x
+    x = run(W_GOOD, model, starts, warmup=5, draws=200, thin=None).chains.x
     assert np.all(np.isfinite(x))
     assert x[:, :, 0].max() <= 1.0
     assert np.all(x[:, :, 0].std(axis=1) > 0.05)
     starts[1, 0] = 2.0
     with pytest.raises(NumericalError, match="where a chain should start"):
-        sample_latent(model, W_GOOD, starts, Whitening(np.zeros(1), np.eye(1)), tune=5, draws=200, seed=[0])
+        run(W_GOOD, model, starts, warmup=5, draws=200, thin=None)

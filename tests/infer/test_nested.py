@@ -1,16 +1,16 @@
 import time
 
 import jax.numpy as jnp
-import known_posteriors as known
 import numpy as np
 import pytest
 from scipy import stats
 
+import known_posteriors as known
 from integrand.errors import InputError, NumericalError
-from integrand.infer.diagnostics import convergence, verdict
-from integrand.infer.evidence import equal_weights, errors, weigh
-from integrand.infer.nested import sample_nested
-from integrand.infer.traced import Traced
+from integrand.infer.base import Plan, TracedDensity
+from integrand.infer.convergence import convergence
+from integrand.infer.nested import NestedSampling, equal_weights, errors, weigh
+from integrand.infer.verdict import verdict
 
 traces = {"normal": 0}
 
@@ -30,13 +30,13 @@ def likelihood(x, data):
 
 
 def problem(m=(1.0, -0.5), s=0.2, wall=np.inf):
-    return Traced(prior, likelihood, (np.array(m), np.asarray(s), np.asarray(wall)))
+    return TracedDensity(prior, likelihood, (np.array(m), np.asarray(s), np.asarray(wall)))
 
 
-def run(target=None, n_live=200, seed=(3,), **keywords):
+def run(target=None, n_live=200, seed=(3,), parallel=2, callback=None, **options):
     target = problem() if target is None else target
     draws = np.random.default_rng([*seed, 99]).standard_normal((n_live, len(target.data[0])))
-    return sample_nested(target, draws, seed=list(seed), **keywords)
+    return NestedSampling(**options).run(target, draws, Plan(0, 0, seed, parallel), callback)
 
 
 def assert_same(a, b):
@@ -74,7 +74,7 @@ def test_evidence_and_posterior_of_a_normal():
 
 def test_evidence_and_posterior_known_by_quadrature():
     began = time.process_time()
-    result = sample_nested(known.GP, known.gp_prior_draws(500, seed=1), seed=[1])
+    result = NestedSampling().run(known.GP, known.gp_prior_draws(500, seed=1), Plan(0, 0, (1,)))
     seconds = time.process_time() - began
     z = (result.log_evidence - known.GP_LOG_EVIDENCE) / result.log_evidence_error
     theta = np.exp(result.points.x)
@@ -97,7 +97,7 @@ def test_evidence_and_posterior_known_by_quadrature():
 def test_the_error_of_the_evidence_is_its_error():
     z, means = [], []
     for seed in range(40):
-        result = sample_nested(known.GP, known.gp_prior_draws(200, seed), seed=[seed])
+        result = NestedSampling().run(known.GP, known.gp_prior_draws(200, seed), Plan(0, 0, (seed,)))
         z.append((result.log_evidence - known.GP_LOG_EVIDENCE) / result.log_evidence_error)
         means.append(z_of_means(result, np.exp(result.points.x), known.GP_MEAN, known.GP_SD))
     print(f"mean z {np.mean(z):.2f}, sd {np.std(z):.2f}; sd of z of means {np.std(means, axis=0).round(2)}")
@@ -147,7 +147,7 @@ def test_draws_of_equal_weight():
 def test_the_same_seed_gives_the_same_run_however_many_walk_at_once():
     first = run(parallel=2)
     assert_same(first, run(parallel=3))
-    assert_same(first, run(watch=lambda w: None))
+    assert_same(first, run(callback=lambda w: None))
     assert run(seed=(4,)).log_evidence != first.log_evidence
 
 
@@ -179,11 +179,11 @@ def test_a_budget_of_evaluations_ends_the_run():
 def test_a_watch_sees_the_run_and_may_end_it():
     seen = []
 
-    def watch(w):
+    def callback(w):
         seen.append(w)
         return True
 
-    result = run(watch=watch)
+    result = run(callback=callback)
     assert len(seen) == 1
     assert seen[0].dead == 20
     assert 0.0 < seen[0].remaining <= 1.0
@@ -193,10 +193,10 @@ def test_a_watch_sees_the_run_and_may_end_it():
 
 
 def test_ctrl_c_returns_what_there_is():
-    def watch(w):
+    def callback(w):
         raise KeyboardInterrupt
 
-    result = run(watch=watch)
+    result = run(callback=callback)
     assert result.interrupted
     assert len(result.log_weights) == 220
     assert np.isfinite(result.log_evidence)

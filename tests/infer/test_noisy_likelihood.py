@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import known_posteriors as known
 from integrand.errors import NumericalError
-from integrand.infer.diagnostics import convergence
-from integrand.infer.metric import Whitening
-from integrand.infer.pseudo_marginal import Estimated, fresh_estimates, sample_pseudo_marginal
+from integrand.infer.base import Plan, keep_going
+from integrand.infer.convergence import convergence
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.pseudo_marginal import Estimated, PseudoMarginal
 
-WHITENING = Whitening(np.zeros(1), np.eye(1))
+WHITENING = Coordinates(np.zeros(1), np.eye(1))
 
 
 def log_prior(phi, data):
@@ -23,10 +25,10 @@ def log_estimate(key, phi, data):
     return -0.5 * (1.0 - phi[0]) ** 2 + noise - 0.5 * data**2, phi + noise
 
 
-def run(sd, draws=2500, seed=0, **options):
-    target = Estimated(log_prior, log_estimate, np.float64(sd))
-    options = {"tune": 50, "draws": draws, "seed": [seed], "thin": 4} | options
-    return sample_pseudo_marginal(target, 1, np.zeros((4, 1)), WHITENING, **options)
+def run(sd, draws=2500, seed=0, warmup=50, thin=4, parallel=2, chains=4, coordinates=WHITENING, estimate=log_estimate):
+    sampler = PseudoMarginal(Estimated(log_prior, estimate, np.float64(sd)), 1, thin)
+    plan = Plan(warmup, draws, (seed,), parallel)
+    return sampler.run(known.UNUSED, np.zeros((chains, 1)), coordinates, plan, keep_going)
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.5, 1.2])
@@ -50,10 +52,9 @@ def test_noise_makes_chains_stand_still():
     assert convergence(loud.chains.x).ess_bulk[0] < 0.3 * convergence(quiet.chains.x).ess_bulk[0]
 
 
-def test_the_step_size_is_tuned_and_then_frozen():
-    wide = Whitening(np.zeros(1), 30.0 * np.eye(1))
-    target = Estimated(log_prior, log_estimate, np.float64(0.0))
-    result = sample_pseudo_marginal(target, 1, np.zeros((2, 1)), wide, tune=100, draws=200, seed=[0], thin=4)
+def test_the_step_size_adapts_and_is_then_frozen():
+    wide = Coordinates(np.zeros(1), 30.0 * np.eye(1))
+    result = run(0.0, draws=200, warmup=100, chains=2, coordinates=wide)
     sizes = result.chains.step_size
     assert np.all(sizes == sizes[:, :1])
     assert np.all((sizes > 0.02) & (sizes < 0.15))
@@ -71,7 +72,7 @@ def test_an_estimate_is_kept_while_the_chain_stands():
 def test_fresh_estimates():
     target = Estimated(log_prior, log_estimate, np.float64(1.5))
     phis = np.linspace(-1.0, 1.0, 8)[:, None]
-    found = fresh_estimates(target, 1, phis, repeats=300, seed=[0], parallel=2)
+    found = PseudoMarginal(target, 1).fresh_estimates(phis, 300, Plan(0, 0, (0,)))
     assert found.shape == (8, 300)
     exact = -0.5 * phis[:, 0] ** 2 - 0.5 * (1.0 - phis[:, 0]) ** 2
     np.testing.assert_allclose(found.mean(axis=1), exact - 1.125, atol=4 * 1.5 / np.sqrt(300))
@@ -89,6 +90,4 @@ def test_no_estimate_where_it_starts():
         return jnp.asarray(jnp.nan), phi
 
     with pytest.raises(NumericalError, match="other priors"):
-        sample_pseudo_marginal(
-            Estimated(log_prior, hopeless, np.float64(0.0)), 1, np.zeros((2, 1)), WHITENING, tune=5, draws=5, seed=[0]
-        )
+        run(0.0, draws=5, warmup=5, chains=2, estimate=hopeless)

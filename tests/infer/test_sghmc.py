@@ -1,14 +1,14 @@
 import jax
 import jax.numpy as jnp
-import known_posteriors as known
 import numpy as np
 import pytest
 
+import known_posteriors as known
 from integrand.errors import InputError, NumericalError
-from integrand.infer.chains import Chains
-from integrand.infer.diagnostics import convergence
-from integrand.infer.metric import Whitening
-from integrand.infer.sghmc import TracedRows, sample_sghmc
+from integrand.infer.base import Chains, Plan, TracedRows, keep_going
+from integrand.infer.convergence import convergence
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.sghmc import SGHMC
 
 traces = {"logit": 0}
 
@@ -58,12 +58,24 @@ def quadrature():
 
 TRUE_MEAN, TRUE_COVARIANCE = quadrature()
 TRUE_SD = np.sqrt(np.diag(TRUE_COVARIANCE))
-WHITENING = Whitening(TRUE_MEAN, np.linalg.cholesky(TRUE_COVARIANCE))
+WHITENING = Coordinates(TRUE_MEAN, np.linalg.cholesky(TRUE_COVARIANCE))
 
 
-def run(target=LOGIT, whitening=WHITENING, seed=(3,), chains=2, tune=40, draws=40, **keywords):
-    first = known.starts(whitening, chains)
-    return sample_sghmc(target, first, whitening, tune=tune, draws=draws, seed=list(seed), **keywords)
+def run(
+    rows=LOGIT,
+    coordinates=WHITENING,
+    seed=(3,),
+    chains=2,
+    warmup=40,
+    draws=40,
+    parallel=2,
+    first=None,
+    callback=keep_going,
+    **options,
+):
+    first = known.starts(coordinates, chains) if first is None else first
+    plan = Plan(warmup, draws, seed, parallel)
+    return SGHMC(rows, **options).run(known.UNUSED, first, coordinates, plan, callback)
 
 
 def assert_same(a: Chains, b: Chains):
@@ -71,9 +83,9 @@ def assert_same(a: Chains, b: Chains):
         np.testing.assert_array_equal(left, right, err_msg=name)
 
 
-@pytest.mark.parametrize("batch_size", [10, None, N])
+@pytest.mark.parametrize("batch_size", [10, pytest.param(None, marks=pytest.mark.slow), N])
 def test_means_and_sds_of_a_logistic_regression(batch_size):
-    result = run(chains=4, tune=150, draws=1000, batch_size=batch_size)
+    result = run(chains=4, warmup=150, draws=1000, batch_size=batch_size)
     x = result.chains.x
     found = convergence(x)
     bias, ratio = (x.mean(axis=(0, 1)) - TRUE_MEAN) / TRUE_SD, x.std(axis=(0, 1)) / TRUE_SD
@@ -92,7 +104,7 @@ def gp_rows(x, rows, data):
 
 def test_a_posterior_known_by_quadrature():
     target = TracedRows(known.gp_log_prior, gp_rows, (known.X[None], known.Y[None]), ())
-    x = run(target, known.GP_WHITENING, chains=4, tune=100, draws=1000).chains.x
+    x = run(target, known.GP_WHITENING, chains=4, warmup=100, draws=1000).chains.x
     theta = np.exp(x)
     bias = (theta.mean(axis=(0, 1)) - known.GP_MEAN) / known.GP_SD
     ratio = theta.std(axis=(0, 1)) / known.GP_SD
@@ -112,7 +124,7 @@ def test_statistics():
     assert not c.diverging.any()
     assert np.all(c.n_steps == c.n_steps[0, 0])
     assert result.evaluations == 2 + 2 * 80 * c.n_steps[0, 0]
-    assert result.tuning_draws == 40
+    assert result.warmup == 40
 
 
 def test_with_all_rows_the_log_density_is_exact():
@@ -127,7 +139,7 @@ def test_same_seed_same_draws_and_a_watch_sees_a_prefix():
     assert_same(everything, run(draws=600, chains=3, parallel=3).chains)
     assert not np.any(everything.x[0] == everything.x[1])
     assert not np.any(run(draws=600, chains=3, seed=(4,)).chains.x == everything.x)
-    result = run(draws=600, chains=3, watch=lambda w: 7 if w.chains.n_draws >= 7 else None)
+    result = run(draws=600, chains=3, callback=lambda w: 7 if w.chains.n_draws >= 7 else None)
     assert result.chains.n_draws == 7
     assert_same(result.chains, everything.first(7))
 
@@ -136,16 +148,16 @@ def test_nothing_is_compiled_twice():
     run()
     before = traces["logit"]
     other = LOGIT._replace(rows=(DESIGN[::-1].copy(), 1.0 - ANSWERS), data=np.asarray(4.0))
-    run(other, tune=3, draws=300, step_size=0.05, friction=2.0, thin=3, chains=3)
+    run(other, warmup=3, draws=300, step_size=0.05, friction=2.0, thin=3, chains=3)
     assert traces["logit"] == before
 
 
 def test_ctrl_c_returns_the_draws_so_far():
-    def watch(w):
+    def callback(w):
         if w.chains.n_draws >= 20:
             raise KeyboardInterrupt
 
-    result = run(draws=1_000_000, watch=watch)
+    result = run(draws=1_000_000, callback=callback)
     assert result.interrupted
     assert 20 <= result.chains.n_draws < 1_000_000
     assert_same(result.chains.first(20), run(draws=20).chains)
@@ -162,9 +174,9 @@ def standard_normal(x, data):
 def test_a_wall_is_bounced_off():
     """Half a normal: the step that left is taken back, so nothing that is not a number is ever kept."""
     target = TracedRows(standard_normal, walled_rows, np.zeros(4), np.asarray(0.0))
-    flat = Whitening(np.zeros(2), np.eye(2))
+    flat = Coordinates(np.zeros(2), np.eye(2))
     first = np.full((4, 2), -0.5)
-    result = sample_sghmc(target, first, flat, tune=100, draws=1000, seed=[0], step_size=0.05)
+    result = run(target, flat, (0,), warmup=100, draws=1000, first=first, step_size=0.05)
     x = result.chains.x
     assert np.all(np.isfinite(x))
     assert x[:, :, 0].max() <= 0.0
@@ -174,7 +186,24 @@ def test_a_wall_is_bounced_off():
     assert abs(x[:, :, 0].mean() + np.sqrt(2.0 / np.pi)) < 0.2
     assert abs(x[:, :, 1].std() - 1.0) < 0.1
     with pytest.raises(NumericalError, match="where a chain should start"):
-        sample_sghmc(target, first + 1.0, flat, tune=1, draws=1, seed=[0])
+        run(target, flat, (0,), warmup=1, draws=1, first=first + 1.0)
+
+
+def notched_normal(x, data):
+    """A normal with a notch 20 nats deep and far narrower than a step."""
+    return -0.5 * x @ x - 20.0 * jnp.exp(-0.5 * ((x[0] - 0.5) / data) ** 2)
+
+
+@pytest.mark.parametrize("batch_size", [4, 2])
+def test_a_narrow_notch_throws_no_chain_out(batch_size):
+    """Its slope is 12 000 standard deviations a step: chains land there some fifty times, and go on."""
+    target = TracedRows(notched_normal, lambda x, rows, data: jnp.sum(rows), np.zeros(4), np.asarray(1e-3))
+    flat = Coordinates(np.zeros(2), np.eye(2))
+    options = {"batch_size": batch_size, "step_size": 0.05, "thin": 40}
+    x = run(target, flat, (1,), warmup=100, draws=250, first=np.zeros((4, 2)), **options).chains.x
+    assert np.abs(x).max() < 6.0
+    assert np.abs(x.mean(axis=(0, 1))).max() < 0.25
+    assert np.abs(x.std(axis=(0, 1)) - 1.0).max() < 0.2
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 7}, {"batch_size": 0}, {"step_size": 0.0}, {"step_size": 2.0}])

@@ -1,16 +1,18 @@
 """A Gaussian fitted to a density: exact for Gaussians, a lower bound otherwise, and a tail index that tells."""
 
+import warnings
+
 import numpy as np
 import pytest
 
-from integrand.infer.metric import Whitening
-from integrand.infer.variational import fit_gaussian, white_draws
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.gaussian_vi import fit_gaussian, pareto_k, white_draws
 
 MEAN = np.array([1.0, -2.0, 0.5])
 ROOT = np.array([[1.0, 0.0, 0.0], [0.8, 0.5, 0.0], [-0.3, 0.2, 2.0]])
 PRECISION = np.linalg.inv(ROOT @ ROOT.T)
 LOG_NORMALISER = 1.5 * np.log(2 * np.pi) + np.linalg.slogdet(ROOT)[1]
-START = Whitening(np.zeros(3), np.eye(3))
+START = Coordinates(np.zeros(3), np.eye(3))
 
 
 def gaussian(xs, nuisance):
@@ -50,7 +52,7 @@ def test_the_bound_stays_below_the_evidence_and_heavy_tails_are_told():
         constant = lgamma(1.25) - lgamma(0.75) - 0.5 * log(1.5 * pi)
         return constant - 1.25 * np.log(q[:, 0]), -2.5 * xs / 1.5 / q, np.zeros(0)
 
-    fitted = fit_gaussian(student, Whitening(np.zeros(1), np.eye(1)), np.zeros(0))
+    fitted = fit_gaussian(student, Coordinates(np.zeros(1), np.eye(1)), np.zeros(0))
     assert fitted.elbo < -2 * fitted.elbo_error
     assert fitted.pareto_k > 0.7
 
@@ -60,12 +62,12 @@ def test_a_step_into_nowhere_is_not_the_end():
         values, gradients, d = gaussian(xs, nuisance)
         return np.where(np.abs(xs).max(axis=1) > 60.0, -np.inf, values), gradients, d
 
-    fitted = fit_gaussian(walled, Whitening(np.zeros(3), 10.0 * np.eye(3)), np.zeros(2))
+    fitted = fit_gaussian(walled, Coordinates(np.zeros(3), 10.0 * np.eye(3)), np.zeros(2))
     np.testing.assert_allclose(fitted.mean, MEAN, atol=1e-3)
 
 
 def test_what_was_cut_off_says_so_and_can_be_gone_on_with():
-    curved = Whitening(np.zeros(3), 10.0 * np.eye(3))
+    curved = Coordinates(np.zeros(3), 10.0 * np.eye(3))
     whole = fit_gaussian(gaussian, curved, np.zeros(2))
     assert whole.converged
     assert whole.ended == ""
@@ -74,20 +76,44 @@ def test_what_was_cut_off_says_so_and_can_be_gone_on_with():
     assert "2 steps" in short.message
     seen = []
 
-    def watch(unknowns, bound):
+    def callback(unknowns, bound):
         seen.append(bound)
         return "enough" if len(seen) == 4 else ""
 
-    cut = fit_gaussian(gaussian, curved, np.zeros(2), watch=watch)
+    cut = fit_gaussian(gaussian, curved, np.zeros(2), callback=callback)
     assert (cut.converged, cut.ended, len(seen)) == (False, "enough", 4)
     assert seen == sorted(seen)
 
     def press(unknowns, bound):
         raise KeyboardInterrupt
 
-    assert fit_gaussian(gaussian, curved, np.zeros(2), watch=press).ended == "interrupted"
+    assert fit_gaussian(gaussian, curved, np.zeros(2), callback=press).ended == "interrupted"
     on = fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns)
     np.testing.assert_allclose(on.mean, MEAN, atol=1e-4)
     first = []
-    fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns, watch=lambda v, bound: first.append(bound) or "")
+    fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns, callback=lambda v, bound: first.append(bound) or "")
     assert first[0] == pytest.approx(seen[-1])
+
+
+def test_ratios_that_are_all_the_same_have_no_tail():
+    assert pareto_k(np.zeros(400)) == np.inf
+
+
+@pytest.mark.parametrize("tail", [0.3, 0.7, 1.5])
+def test_pareto_k_is_that_of_arviz(tail):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        if arviz.__version__.startswith("0."):
+            psislw = arviz.psislw
+        else:
+            from arviz_stats.base import array_stats
+
+            def psislw(log_ratios):
+                return array_stats.psislw(-log_ratios)  # it takes log likelihoods, whose ratios are one over them
+
+    for n in (100, 400, 2_500):  # versions of ArviZ round the length of a tail in their own ways
+        log_ratios = tail * np.random.default_rng(n).exponential(size=n) - 300.0
+        expected = float(psislw(log_ratios.copy())[1])
+        assert pareto_k(log_ratios) == pytest.approx(expected, abs=1e-8)

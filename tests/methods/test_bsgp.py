@@ -1,6 +1,7 @@
 """SG-HMC: near the posterior that quadrature knows, as `joint-hmc`'s sampler; and `bsgp`, which draws Z too."""
 
 import warnings
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,16 @@ from test_joint_hmc import QUADRATURE, quadrature_fit
 
 import integrand
 from integrand import ConvergenceWarning, InputError
-from integrand.infer.chains import Chains, SampledRun
-from integrand.infer.metric import Whitening
-from integrand.infer.sghmc import sample_sghmc
-from integrand.methods import minibatch
-from integrand.methods.minibatch import batch_size
+from integrand.infer.base import Chains, Plan, Run, Sampler, Target, keep_going
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.sghmc import SafeStepSGHMC
+from integrand.methods import joint_hmc
+from integrand.methods.joint_hmc import batch_size
 from integrand.methods.problem import Problem, Settings
-from integrand.posterior.modelfile import load_model, save_model
+from integrand.storage.model_file import load_model, save_model
 
 
+@pytest.mark.slow
 def test_sghmc_comes_near_the_quadrature_posterior():
     """Without rejection there is a bias, of 0.06 standard deviations at the default step size."""
     posterior, draws = quadrature_fit(sampler="sghmc", target_ess=800, max_draws=1_500)
@@ -65,10 +67,10 @@ def posterior(data):
 def test_every_draw_has_its_own_inducing_inputs(posterior):
     assert posterior.method == "bsgp"
     J = len(posterior.conditional.phis)
-    assert posterior.conditional.Z.shape == (J, 10, 2)
-    assert posterior.conditional.m.shape == (J, 10)
-    assert posterior.conditional.S.shape == (J, 0, 0)
-    assert np.all(posterior.conditional.Z.std(axis=0) > 1e-4)
+    assert posterior.conditional.inputs.shape == (J, 10, 2)
+    assert posterior.conditional.weights.shape == (J, 10)
+    assert posterior.conditional.factors.shape == (J, 0, 0)
+    assert np.all(posterior.conditional.inputs.std(axis=0) > 1e-4)
     assert posterior.chains.x.shape[2] == 4
     assert posterior.Z_path.shape == (2, 10, 2)
 
@@ -85,10 +87,10 @@ def collapsed(data):
 def test_the_chains_move_and_stay(posterior, collapsed):
     assert not np.any(posterior.chains.diverging)
     off = np.abs(posterior.chains.x - collapsed.mean(axis=0)) / collapsed.std(axis=0)
-    # SG-HMC rejects nothing: a chain may be away for a while, on which the rounding of its start decides. Of six seeds
-    # one was away for an eighth of its draws; with steps twice as long, two of five for more than that.
-    assert np.mean(off.max(axis=2) > 8.0) < 0.25
-    assert posterior.verdict.convergence.r_hat.max() < 1.3
+    # The largest of 24 seeds was 7, and so was that of NUTS on the same density.
+    assert np.mean(off.max(axis=2) > 10.0) < 0.01
+    assert posterior.verdict.convergence.r_hat.max() < 1.1
+    assert "lost-draws" not in posterior.verdict.codes
     assert "step-size" not in posterior.verdict.codes
 
 
@@ -101,7 +103,11 @@ def test_it_predicts(posterior, data):
 
 
 def test_it_agrees_with_the_collapsed_method(posterior, collapsed):
-    """Nearly: drawn inducing inputs are at times in worse places, which the noise has to explain."""
+    """Nearly: drawn inducing inputs are at times in worse places, which the noise has to explain.
+
+    By NUTS on the same density the medians are 0.2 to 0.8 sd away and the widths 1.04 to 1.12 times as large; of 24
+    seeds of SG-HMC 0.0 to 0.9 sd, and 0.95 to 1.36 times.
+    """
     x = posterior.chains.x.reshape(-1, 4)
     assert np.all(np.abs(np.median(x, axis=0) - np.median(collapsed, axis=0)) < 1.3 * collapsed.std(axis=0))
     middle, wanted = (np.diff(np.quantile(a, [0.16, 0.84], axis=0), axis=0)[0] for a in (x, collapsed))
@@ -116,42 +122,50 @@ def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
     np.testing.assert_array_equal(one.variance, two.variance)
 
 
-class Trials:
-    """SG-HMC that goes astray with steps longer than `safe`; remembers step sizes and seeds."""
+class Box(Target):
+    """A density that is flat up to x = 1 and nothing beyond."""
 
-    def __init__(self, safe):
-        self.safe, self.runs = safe, []
+    n_theta, dimension, parallel = 1, 1, 1
 
-    def __call__(self, rows, starts, whitening, *, tune, draws, seed, batch_size, step_size, **rest):
-        size = 0.2 if step_size is None else step_size
-        self.runs.append((size, tuple(seed), draws))
-        x = np.full((len(starts), draws, 1), 9.0 if size > self.safe else 0.0)
+    def value_and_gradient(self, x):
+        return (0.0 if x[0] <= 1.0 else -np.inf), np.zeros(1)
+
+
+@dataclass(frozen=True)
+class Astray(Sampler):
+    """Draws that leave the box where steps are longer than `safe`; remembers step sizes, seeds and draws."""
+
+    safe: float
+    step_size: float = 0.2
+    runs: list = field(default_factory=list)
+
+    def run(self, target, starts, coordinates, plan, callback):
+        self.runs.append((self.step_size, plan.seed, plan.draws))
+        x = np.full((len(starts), plan.draws, 1), 9.0 if self.step_size > self.safe else 0.0)
         zero = np.zeros(x.shape[:2])
-        chains = Chains(x, zero, zero, zero, zero.astype(int), zero.astype(int), zero.astype(bool), zero + size)
-        return SampledRun(chains, tune, 0, False, 1)
+        none = zero.astype(int)
+        return Run(Chains(x, zero, zero, zero, none, none, zero.astype(bool), zero + self.step_size), evaluations=1)
 
 
 @pytest.mark.parametrize(("safe", "used", "trials"), [(1.0, 0.2, 1), (0.06, 0.05, 3), (0.001, 0.2 / 32, 6)])
-def test_a_step_that_no_trial_found_safe_is_told(monkeypatch, safe, used, trials):
-    sghmc, findings = Trials(safe), []
-    monkeypatch.setattr(minibatch, "sample_sghmc", sghmc)
-    whitening, keywords = Whitening(np.zeros(1), np.eye(1)), {"seed": [1, 2], "tune": 9, "draws": 90}
-    rows: Any = None
-    minibatch.sample_at_a_safe_step(
-        rows, np.zeros((2, 1)), whitening, 6, lambda x: bool(x[0] > 1.0), findings, watch=None, **keywords
-    )
+def test_a_step_that_no_trial_found_safe_is_told(safe, used, trials):
+    sghmc: Any = Astray(safe)
+    plan = Plan(9, 90, (1, 2))
+    run = SafeStepSGHMC(sghmc, -1.0).run(Box(), np.zeros((2, 1)), Coordinates.identity(1), plan, keep_going)
     sizes, seeds, draws = zip(*sghmc.runs, strict=True)
-    assert len(sizes) == trials + 1
+    assert len(sizes) == run.evaluations == trials + 1
     assert sizes[-1] == pytest.approx(used)
     assert draws[-1] == 90
     assert seeds[-1] == (1, 2)
     assert (1, 2) not in seeds[:-1]  # a trial does not see the run's own future
-    assert [f.code for f in findings] == (["step-size"] if used > safe else [])
+    assert [f.code for f in run.findings] == (["step-size"] if used > safe else [])
 
 
 def test_draws_that_went_astray_are_told(data, monkeypatch):
-    monkeypatch.setattr(minibatch, "TRIAL", 3)
-    monkeypatch.setattr(minibatch, "sample_sghmc", lambda *args, **k: sample_sghmc(*args, **(k | {"step_size": 0.9})))
+    def reckless(sghmc, least):
+        return SafeStepSGHMC(replace(sghmc, step_size=0.9), least, trial_draws=3, max_trials=1)
+
+    monkeypatch.setattr(joint_hmc, "SafeStepSGHMC", reckless)
     with pytest.warns(ConvergenceWarning, match="go astray"):
         posterior = integrand.fit(*data, **(SETTINGS | {"max_draws": 20}))
     assert "lost-draws" in posterior.verdict.codes

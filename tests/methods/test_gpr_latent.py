@@ -10,15 +10,17 @@ import pytest
 
 import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, LogNormal, on_variance
+from integrand.compilation import one_blas_thread
 from integrand.data.scaling import Standardiser
-from integrand.infer.diagnostics import convergence
-from integrand.infer.metric import Whitening
-from integrand.infer.nuts import sample_nuts
-from integrand.infer.threads import one_blas_thread
+from integrand.data.sources import ArrayRows
+from integrand.infer.base import Plan, Target, keep_going
+from integrand.infer.convergence import convergence
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.nuts import NUTS
 from integrand.likelihoods import Poisson, StudentT
-from integrand.posterior.modelfile import load_model, save_model
 from integrand.precision import float64_scope
 from integrand.progress import Silent
+from integrand.storage.model_file import load_model, save_model
 from integrand.targets.laplace import latent
 
 METHOD = "gpr-latent"
@@ -27,12 +29,12 @@ X = np.arange(-10.0, 11.0, 2.0)[:, None]
 COUNTS = np.array([40, 37, 29, 12, 4, 3, 9, 19, 77, 82, 33.0])
 Y = np.array([4.75906, 1.59423, 2.99548, 5.27501, 1.66472, 2.24347, 2.8914, 4.08681, 4.60588, 0.802364, 3.92136])
 KERNEL = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))
-SHORT = {"chains": 2, "tune": 5, "max_draws": 30, "target_ess": 1e6}
+SHORT = {"chains": 2, "warmup": 5, "max_draws": 30, "target_ess": 1e6}
 
 
 def fit(y=COUNTS, likelihood="poisson", method=METHOD, **settings):
-    settings = {"scaler": Standardiser.identity(1), "likelihood": likelihood} | settings
-    return integrand.fit(X, y, KERNEL, method=method, **settings)
+    rows = ArrayRows(X, y, scaler=Standardiser.identity(1))
+    return integrand.fit(rows, kernel=KERNEL, method=method, likelihood=likelihood, **settings)
 
 
 def short(**settings):
@@ -113,12 +115,10 @@ def grid_moments():
 
 def check_predictions(method):
     posterior = integrand.fit(
-        X3,
-        COUNTS3,
-        NARROW,
+        ArrayRows(X3, COUNTS3, scaler=Standardiser.identity(1)),
+        kernel=NARROW,
         method=method,
         likelihood=Poisson(),
-        scaler=Standardiser.identity(1),
         target_ess=1000,
         predictive_draws=100_000,
         seed=2,
@@ -134,6 +134,7 @@ def check_predictions(method):
     np.testing.assert_allclose(posterior.predict(X_NEW, include_noise=True).mean, rate, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_predictions_at_a_fixed_theta():
     check_predictions(METHOD)
 
@@ -152,7 +153,7 @@ def check_compiles_once(method):
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        short(method=method, y=COUNTS[::-1].copy(), seed=4, tune=7, max_draws=21)
+        short(method=method, y=COUNTS[::-1].copy(), seed=4, warmup=7, max_draws=21)
         assert compilations == []
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
@@ -161,7 +162,7 @@ def check_compiles_once(method):
 def check_same_seed(method):
     first, again, other = (short(method=method, seed=seed) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first.chains.x, again.chains.x)
-    np.testing.assert_array_equal(first.conditional.m, again.conditional.m)
+    np.testing.assert_array_equal(first.conditional.weights, again.conditional.weights)
     assert not np.any(first.chains.x == other.chains.x)
 
 
@@ -269,9 +270,9 @@ def test_the_two_exact_methods_agree_on_classes():
 def test_nuts_over_everything_agrees_where_noise_has_heavy_tails():
     """NUTS on log p(φ) + log N(ν; 0, I) + log p(y | f), a sampler that shares nothing with this one."""
     y = LATENT + 0.2 * np.random.default_rng(1).standard_t(3, 40)
-    identity, likelihood = Standardiser.identity(2), StudentT(4.0)
-    settings = {"scaler": identity, "likelihood": likelihood, "target_ess": 1_000, "max_draws": 20_000}
-    posterior = integrand.fit(FORTY, y, KERNEL_2, method=METHOD, noise=HalfNormal(0.5), **settings)
+    rows = ArrayRows(FORTY, y, scaler=Standardiser.identity(2))
+    settings = {"likelihood": StudentT(4.0), "target_ess": 1_000, "max_draws": 20_000}
+    posterior = integrand.fit(rows, kernel=KERNEL_2, method=METHOD, noise=HalfNormal(0.5), **settings)
     model, n = posterior.model, posterior.model.n_theta
 
     @jax.jit
@@ -280,16 +281,19 @@ def test_nuts_over_everything_agrees_where_noise_has_heavy_tails():
         rows, prior = latent(x[:n], jnp.asarray(FORTY), jnp.asarray(y), model, Jitter())
         return model.log_prior(x[:n]) - 0.5 * jnp.sum(x[n:] ** 2) + jnp.sum(rows(prior.f(x[n:])))
 
-    def log_density(x):
-        with float64_scope():
-            value, gradient = joint(x)
-            return float(value), np.asarray(gradient)
+    class Everything(Target):
+        n_theta, dimension, parallel = n, n + 40, 2
+
+        def value_and_gradient(self, x):
+            with float64_scope():
+                value, gradient = joint(x)
+                return float(value), np.asarray(gradient)
 
     # The draws to be checked tell how wide things are, which makes NUTS quick but no different.
-    drawn = np.concatenate([posterior.conditional.phis, posterior.conditional.m], axis=1)
-    whitening = Whitening(drawn.mean(axis=0), np.linalg.cholesky(np.cov(drawn.T) + 1e-3 * np.eye(n + 40)))
+    drawn = np.concatenate([posterior.conditional.phis, posterior.conditional.weights], axis=1)
+    coordinates = Coordinates(drawn.mean(axis=0), np.linalg.cholesky(np.cov(drawn.T) + 1e-3 * np.eye(n + 40)))
     with one_blas_thread():
-        run = sample_nuts(log_density, drawn[::100], whitening, tune=150, draws=800, seed=[0], target_accept=0.9)
+        run = NUTS().run(Everything(), drawn[::100], coordinates, Plan(150, 800, (0,), target_accept=0.9), keep_going)
     assert convergence(run.chains.x[:, :, :n]).ess_bulk.min() > 300
     assert_means_agree(posterior.chains.x, run.chains.x[:, :, :n])
     assert_means_agree(drawn[:, n:].reshape(4, 100, 40), run.chains.x[:, :, n:])

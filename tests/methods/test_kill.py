@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import integrand
-from integrand.posterior.storage import RunDirectory
+from integrand.storage.run_directory import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("cached_programs")
 
 FIT = """
 import sys, numpy as np, integrand
-from integrand.methods import watch
-watch.SAVE_SECONDS = 0.1  # so that a fit of seconds has draws on disk when it is killed
+from integrand.methods import sampling
+sampling.SAVE_SECONDS = 0.1  # so that a fit of seconds has draws on disk when it is killed
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 2))
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
@@ -81,9 +83,7 @@ def assert_some_in_the_middle(found, least):
 
 
 def test_resumes_after_a_kill(tmp_path):
-    rng = np.random.default_rng(0)
-    moments = [("run.json", rng.uniform(0.0, 6.0)), ("draws_000.npz", 0.05)]
-    assert_some_in_the_middle(check(tmp_path, moments), 1)
+    assert_some_in_the_middle(check(tmp_path, [("draws_000.npz", 0.05)]), 1)
 
 
 @pytest.mark.slow

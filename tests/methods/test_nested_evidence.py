@@ -5,16 +5,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_quadrature_posterior import MEAN, SD, X, Y
+from test_quadrature_posterior import X
 
 import integrand
 from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, InputError, Jitter, on_variance
 from integrand.data.scaling import Standardiser
-from integrand.infer.chains import Chains
+from integrand.data.sources import ArrayRows
+from integrand.infer.base import Chains
 from integrand.methods.nested import FROZEN, PLATEAU, NestedDraws, nested_verdict
-from integrand.methods.problem import Settings
-from integrand.methods.sampling import Sampling
-from integrand.posterior.modelfile import load_model, save_model
+from integrand.methods.problem import FitContext, Settings
+from integrand.storage.model_file import load_model, save_model
+from known_posteriors import GP_MEAN as MEAN
+from known_posteriors import GP_SD as SD
+from known_posteriors import Y
 
 LOG_EVIDENCE = -27.555456
 
@@ -23,18 +26,16 @@ def fit(method, **settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return integrand.fit(
-            X,
-            Y,
-            RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0)),
+            ArrayRows(X, Y, scaler=Standardiser.identity(1)),
+            kernel=RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0)),
             noise=on_variance(HalfNormal(1.0)),
             method=method,
-            scaler=Standardiser.identity(1),
             jitter=Jitter(0.0, 1e-10),
             **({"seed": 2, "sampler": "nested"} | settings),
         )
 
 
-@pytest.fixture(scope="module", params=["gpr-hmc", "sgpr-hmc-fixed-z"])
+@pytest.fixture(scope="module", params=["gpr-hmc", pytest.param("sgpr-hmc-fixed-z", marks=pytest.mark.slow)])
 def posterior(request):
     return fit(request.param, **({} if request.param == "gpr-hmc" else {"Z": X}))
 
@@ -77,14 +78,14 @@ def test_draws_of_chains_are_not_replaced_by_nested_ones(tmp_path):
 
 def test_time_that_is_up_is_told(monkeypatch):
     up = iter([False, True])  # there was time when nested sampling began
-    monkeypatch.setattr(Sampling, "over_time", lambda self: next(up))
+    monkeypatch.setattr(FitContext, "over_time", property(lambda self: next(up)))
     posterior = fit("gpr-hmc")
     assert "budget" in posterior.verdict.codes
     assert not posterior.verdict.ok
 
 
 def test_without_time_for_nested_draws_those_of_the_last_round_are_given(monkeypatch):
-    monkeypatch.setattr(Sampling, "over_time", lambda self: self.clock._phase == "final")
+    monkeypatch.setattr(FitContext, "over_time", property(lambda self: self.clock._phase == "final"))
     posterior = fit("sgpr-hmc", Z=X, round_draws=20, chains=2, max_rounds=1)
     assert posterior.evidence is None
     assert posterior.chains.x.shape == (2, 20, 3)

@@ -6,13 +6,13 @@ from scipy import stats
 
 import integrand
 from integrand import ConvergenceWarning, Dataset, InputError, NumericalError
-from integrand.methods import vi_uncollapsed as module
-from integrand.methods.draws_of_q import draws_of_q
+from integrand.methods import svgp as module
+from integrand.methods.collapsed_vi import draws_of_q
 from integrand.methods.problem import Settings
-from integrand.methods.vi_uncollapsed import entropy, lower
-from integrand.posterior.modelfile import load_model, save_model
+from integrand.methods.svgp import entropy, lower
 from integrand.precision import float64_scope
 from integrand.progress import Silent
+from integrand.storage.model_file import load_model, save_model
 from integrand.targets import CollapsedTarget
 
 N, M = 40, 8  # as in the tests of svgp, so that programs are shared
@@ -38,7 +38,7 @@ def collapsed(posterior, data, phis):
     """log p(φ) + L(θ, Z) at each φ, with the Z that was found."""
     rows = Dataset.of(posterior.scaler.transform_X(data[0]), posterior.scaler.transform_y(data[1]))
     target = CollapsedTarget(posterior.model, rows, posterior.jitter)
-    return np.array([target.evaluate(phi, posterior.conditional.Z).log_density for phi in phis])
+    return np.array([target.evaluate(phi, posterior.conditional.inputs).log_density for phi in phis])
 
 
 def test_the_bound_is_below_the_collapsed_one(data, fitted):
@@ -88,18 +88,19 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, data, tmp_path):
 def test_the_same_seed_gives_the_same(data, fitted):
     again = fit(data)
     np.testing.assert_array_equal(again.chains.x, fitted.chains.x)
-    np.testing.assert_array_equal(again.conditional.S, fitted.conditional.S)
+    np.testing.assert_array_equal(again.conditional.factors, fitted.conditional.factors)
     other = fit(data, seed=1)
     assert np.abs(other.optimum - fitted.optimum).max() > 1e-6
     assert other.history[-1].bound == pytest.approx(fitted.history[-1].bound, abs=1.0)
 
 
 def test_a_few_steps_are_not_enough(data):
-    with pytest.warns(ConvergenceWarning, match="still climbed"):
+    with pytest.warns(ConvergenceWarning, match="still rose"):
         posterior = fit(data, steps=100, learning_rate=0.001)
     assert posterior.verdict.codes == ("not-converged",)
 
 
+@pytest.mark.slow
 def test_failures_are_told(data):
     with pytest.warns(ConvergenceWarning, match="failed numerically"):
         posterior = fit(data, steps=40, learning_rate=1000.0)
@@ -128,7 +129,7 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(data, fitted, tmp_
     assert cut.counts["gradients"] == 4
     resumed = integrand.resume(tmp_path / "run", max_minutes=None)
     np.testing.assert_array_equal(resumed.chains.x, fitted.chains.x)
-    np.testing.assert_array_equal(resumed.conditional.S, fitted.conditional.S)
+    np.testing.assert_array_equal(resumed.conditional.factors, fitted.conditional.factors)
 
 
 def test_draws_that_fail_are_drawn_again_and_told(as_users_see_it):

@@ -7,7 +7,7 @@ from sklearn.gaussian_process.kernels import RBF as SklearnRBF
 from sklearn.gaussian_process.kernels import ConstantKernel
 
 from integrand import RBF, Dataset, Jitter, Model
-from integrand.posterior.conditional import draws_of, exact_conditional, joints, marginals, sparse_conditional
+from integrand.posterior.conditional import exact_conditional, joints, marginals, sparse_conditional
 from integrand.targets import CollapsedTarget
 
 TIGHT = Jitter(0.0, 1e-12)
@@ -33,7 +33,7 @@ def of_kind(kind, case, jitter=TIGHT, Z=None):
     if kind == "exact":
         return exact_conditional(case.model, case.phis, case.data)
     return sparse_conditional(
-        case.phis, case.X if Z is None else Z, CollapsedTarget(case.model, case.data, jitter).factored
+        case.phis, case.X if Z is None else Z, CollapsedTarget(case.model, case.data, jitter).inducing_posterior
     )
 
 
@@ -57,7 +57,7 @@ def test_four_libraries_agree(four_way):
     model = Model(RBF(lengthscale=four_way.lengthscale, scale=float(four_way.scale)), 3, noise=float(four_way.noise))
     jitter = Jitter(0.0, four_way.jitter)
     target = CollapsedTarget(model, Dataset.of(four_way.X, four_way.y), jitter)
-    conditional = sparse_conditional(np.zeros((1, 0)), four_way.Z, target.factored)
+    conditional = sparse_conditional(np.zeros((1, 0)), four_way.Z, target.inducing_posterior)
     means, variances, noise = marginals(model, jitter, conditional, four_way.X_new)
     np.testing.assert_allclose(means[0], four_way.mean, rtol=1e-10)
     np.testing.assert_allclose(variances[0], four_way.variance, rtol=1e-10)
@@ -77,7 +77,7 @@ def test_variances_are_never_negative(kind, noise, case):
         conditional = exact_conditional(model, phis, data)
     else:
         target = CollapsedTarget(model, data, jitter)
-        conditional = sparse_conditional(phis, X[15:], target.factored)  # ten of them twice
+        conditional = sparse_conditional(phis, X[15:], target.inducing_posterior)  # ten of them twice
     where = np.vstack([X, X + 1e-9, 100.0 * X])[:64]
     means, variances, _ = marginals(model, jitter, conditional, where)
     assert np.all(np.isfinite(means))
@@ -110,16 +110,32 @@ def test_padding_of_rows_does_not_matter(case):
 def test_nothing_of_the_training_data_is_kept(case):
     """29 rows, and no array that is as long; the inducing inputs are not rows of the data either."""
     data = Dataset.of(case.X[:29], case.y[:29])
-    conditional = sparse_conditional(case.phis, case.X[:6] + 0.1, CollapsedTarget(case.model, data).factored)
-    assert [a.shape for a in conditional] == [(2, 4), (6, 2), (2, 6), (2, 6, 6)]
+    conditional = sparse_conditional(case.phis, case.X[:6] + 0.1, CollapsedTarget(case.model, data).inducing_posterior)
+    assert [a.shape for a in vars(conditional).values()] == [(2, 4), (6, 2), (2, 6), (2, 6, 6)]
 
 
 def test_some_of_the_draws(case):
     conditional = of_kind("sparse", case, Jitter(), case.X[::4])
-    second = draws_of(conditional, np.array([1]))
+    second = conditional.subset(np.array([1]))
     all_means, all_variances, all_noise = marginals(case.model, Jitter(), conditional, case.X_new)
     means, variances, noise = marginals(case.model, Jitter(), second, case.X_new)
     np.testing.assert_array_equal(means[0], all_means[1])
     np.testing.assert_array_equal(variances[0], all_variances[1])
     assert noise[0] == all_noise[1]
     assert type(second) is type(conditional)
+
+
+def test_inputs_may_differ_between_draws(case):
+    Z = np.stack([case.X[:6] + 0.1, case.X[6:12]])
+    target = CollapsedTarget(case.model, case.data)
+    conditional = sparse_conditional(case.phis, Z, target.inducing_posterior)
+    assert conditional.inputs_vary
+    means, variances, _ = marginals(case.model, Jitter(), conditional, case.X_new)
+    for j in range(2):
+        alone = sparse_conditional(case.phis[[j]], Z[j], target.inducing_posterior)
+        assert not alone.inputs_vary
+        assert conditional.subset(slice(j, j + 1)).inputs.shape == (1, 6, 2)
+        for some in (alone, conditional.subset(slice(j, j + 1))):
+            mean, variance, _ = marginals(case.model, Jitter(), some, case.X_new)
+            np.testing.assert_allclose(mean[0], means[j], rtol=1e-12)
+            np.testing.assert_allclose(variance[0], variances[j], rtol=1e-11)

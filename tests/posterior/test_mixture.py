@@ -247,7 +247,7 @@ def test_blocks_change_nothing(monkeypatch, elements):
         return np.concatenate([*per_y, [mixture.mean, mixture.variance]])
 
     expected = results()
-    monkeypatch.setattr("integrand.posterior.rows.BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.mixture.BLOCK_ELEMENTS", elements)
     np.testing.assert_allclose(results(), expected, rtol=1e-12, atol=1e-13)
 
 

@@ -11,7 +11,7 @@ from scipy.integrate import quad
 
 from integrand.errors import InputError
 from integrand.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
-from integrand.posterior import observed_rows as module
+from integrand.posterior import observed as module
 from integrand.posterior.mixture import GaussianMixture
 from integrand.posterior.observed import ObservedMixture
 
@@ -321,7 +321,7 @@ def test_shared_and_separate_rules_agree(monkeypatch):
     mixture = random_mixture(Poisson())
     counts = np.array([[0.0] * 5, [3.0] * 5, [500.0] * 5])
     expected = mixture.cdf(counts), mixture.crps(counts), mixture.quantile(LEVELS)
-    monkeypatch.setattr(module, "MOST_SHARED", 0)
+    monkeypatch.setattr(module, "MAX_SHARED_NODES", 0)
     for value, other in zip(
         (mixture.cdf(counts), mixture.crps(counts), mixture.quantile(LEVELS)), expected, strict=True
     ):
@@ -392,8 +392,8 @@ def test_blocks_change_nothing(monkeypatch, likelihood, elements):
         return np.concatenate([*per_y, [mixture.mean, mixture.variance]])
 
     expected = results()
-    monkeypatch.setattr("integrand.posterior.rows.BLOCK_ELEMENTS", elements)
-    monkeypatch.setattr("integrand.posterior.observed_rows.BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.mixture.BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr("integrand.posterior.observed.BLOCK_ELEMENTS", elements)
     np.testing.assert_allclose(results(), expected, rtol=3e-8)
 
 

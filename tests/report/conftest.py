@@ -3,41 +3,42 @@ import warnings
 import numpy as np
 import pytest
 
+from integrand.data.sources import ArrayRows
 from integrand.errors import ConvergenceWarning
-from integrand.infer.diagnostics import Finding
-from integrand.methods.fitting import fit
+from integrand.infer.verdict import Finding
+from integrand.methods.fit import fit
 
 HOSTILE = "<script>alert('x')</script> & $\\frac{1}$ \"quoted\""
-COLUMNS = ("plain", "a column whose name is far too long to stand below a small panel, in mg per litre", HOSTILE)
+COLUMNS = ("a column whose name is far too long to stand below a small panel, in mg per litre", HOSTILE)
 
 
 def data(n_columns):
     rng = np.random.default_rng(3)
-    X = rng.standard_normal((60, n_columns)) * 10.0 + 50.0
-    y = 100.0 + 20.0 * np.sin(0.15 * X[:, 0]) + 2.0 * rng.standard_normal(60)
+    X = rng.standard_normal((40, n_columns)) * 10.0 + 50.0
+    y = 100.0 + 20.0 * np.sin(0.15 * X[:, 0]) + 2.0 * rng.standard_normal(40)
     return X, y
 
 
 @pytest.fixture(scope="session")
 def rows():
-    return data(3)
+    return data(2)
 
 
 @pytest.fixture(scope="session")
 def sampled(rows):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # so few draws are enough to draw
-        return fit(*rows, columns=COLUMNS, n_inducing=8, max_draws=40, chains=2, target_ess=1.0, max_rounds=1)
+        return fit(ArrayRows(*rows, COLUMNS), n_inducing=8, max_draws=40, chains=2, target_ess=1.0, max_rounds=1)
 
 
 @pytest.fixture(scope="session")
 def optimised(rows):
-    return fit(*rows, columns=COLUMNS, n_inducing=8, method="ml2", steps=40)
+    return fit(ArrayRows(*rows, COLUMNS), n_inducing=8, method="ml2", steps=40)
 
 
 @pytest.fixture(scope="session")
 def one_column():
-    return fit(*data(1), columns=["time"], n_inducing=6, method="map", steps=20)
+    return fit(ArrayRows(*data(1), ["time"]), n_inducing=8, method="map", steps=20)
 
 
 @pytest.fixture

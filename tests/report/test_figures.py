@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from integrand.errors import InputError
 from integrand.kernels import RBF, Linear, Periodic
-from integrand.methods.fitting import fit
+from integrand.methods.fit import fit
 from integrand.priors import Gamma, InverseGamma, Normal, Uniform, on_variance
 from integrand.report import figures, style, tables
 

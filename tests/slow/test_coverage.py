@@ -12,6 +12,7 @@ from test_sbc import JITTER, MODEL, X_NEW, X, simulated
 
 from integrand import ConvergenceWarning, fit
 from integrand.data.scaling import Standardiser
+from integrand.data.sources import ArrayRows
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +26,11 @@ def covered_by_one(seed: int, noise_factor: float) -> tuple[np.ndarray, np.ndarr
     theta, y, f_new = simulated(rng, noise_factor)
     y_new = f_new + np.sqrt(noise_factor) * theta["noise"] * rng.standard_normal()
     posterior = fit(
-        X,
-        y,
-        MODEL.kernel,
+        ArrayRows(X, y, scaler=Standardiser.identity(1)),
+        kernel=MODEL.kernel,
         noise=MODEL.noise,
         method="sgpr-hmc-fixed-z",
         Z=X,
-        scaler=Standardiser.identity(1),
         jitter=JITTER,
         chains=2,
         max_draws=150,

@@ -1,9 +1,9 @@
-"""Simulation-based calibration of prior → data → NUTS or jumps → prediction, with Z = X, and controls that fail.
+"""Simulation-based calibration of prior → data → NUTS or independence MH → prediction at Z = X, and controls that fail.
 
 Parameters are drawn from the prior and data from the model; if the sampler is right, the rank of each true value among
 its posterior draws is uniform (Talts et al. 2018). Ranks are judged by a simultaneous 95 % band for their ECDF, whose
 pointwise level is found by simulation (Säilynoja et al. 2022). A dropped trace term is not seen at Z = X: the density
-identity in tests/test_targets.py and the four-way fixture catch that one.
+identity in tests/targets/test_collapsed_target.py and the four-way fixture catch that one.
 """
 
 import numpy as np
@@ -11,18 +11,20 @@ import pytest
 from scipy.stats import binom
 
 from integrand import RBF, Dataset, Gamma, Jitter, Model
-from integrand.infer.jumps import Tuned, sample_jumps, tune_jumps
-from integrand.infer.metric import whitening_from_hessian
-from integrand.infer.nuts import sample_nuts
+from integrand.compilation import one_blas_thread
+from integrand.infer.base import Plan, keep_going
+from integrand.infer.coordinates import coordinates_from_hessian
+from integrand.infer.independence_mh import IndependenceMH
+from integrand.infer.nuts import NUTS
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import one_blas_thread
 from integrand.posterior.conditional import marginals, sparse_conditional
 from integrand.targets import CollapsedTarget
+from known_posteriors import FunctionTarget
 
 pytestmark = pytest.mark.slow
 
 SIMULATIONS, N = 200, 20
-CHAINS, TUNE, DRAWS, THIN = 2, 60, 150, 3
+CHAINS, DRAWS, THIN = 2, 150, 3
 RANKS = CHAINS * DRAWS // THIN
 JITTER = Jitter(relative=1e-10)
 X = np.linspace(-2.0, 2.0, N)[:, None]
@@ -43,18 +45,8 @@ def simulated(rng: np.random.Generator, noise_factor: float):
     return theta, y, f[N]
 
 
-def drawn(sampler: str, density, starts, whitening, seed: int) -> np.ndarray:
-    """Draws of all chains."""
-    if sampler == "nuts":
-        run = sample_nuts(density, starts, whitening, tune=TUNE, draws=DRAWS, seed=[seed], target_accept=0.9)
-        return run.chains.x
-
-    def values(phis):
-        return np.array([density(phi)[0] for phi in phis])
-
-    tuned = tune_jumps(density, values, starts, whitening, draws=2 * TUNE, seed=[seed, 0], bent=True)
-    assert isinstance(tuned, Tuned)
-    return sample_jumps(density, values, tuned, draws=DRAWS, seed=[seed, 1]).chains.x
+# Each with the draws of its warm-up and the acceptance that it adapts to.
+SAMPLERS = {"nuts": (NUTS(), 60, 0.9), "independence": (IndependenceMH(), 120, 0.8)}
 
 
 def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float, sampler: str) -> list[int]:
@@ -68,10 +60,13 @@ def ranks_of_one(seed: int, model: Model, jacobian: bool, noise_factor: float, s
         return (e.log_density, e.gradient) if jacobian else (e.log_density - phi.sum(), e.gradient - 1.0)
 
     optimum = maximise_lbfgs(density, model.start(), max_steps=200).x
-    whitening = whitening_from_hessian(lambda phi: density(phi)[1], optimum)
-    starts = whitening.to_x(0.5 * rng.standard_normal((CHAINS, len(optimum))))
-    draws = drawn(sampler, density, starts, whitening, seed)[:, THIN - 1 :: THIN].reshape(-1, len(optimum))
-    mean, variance, _ = marginals(model, JITTER, sparse_conditional(draws, X, target.factored), X_NEW)
+    coordinates = coordinates_from_hessian(lambda phi: density(phi)[1], optimum)
+    starts = coordinates.to_x(0.5 * rng.standard_normal((CHAINS, len(optimum))))
+    algorithm, warmup, target_accept = SAMPLERS[sampler]
+    plan = Plan(warmup, DRAWS, (seed,), target_accept=target_accept)
+    run = algorithm.run(FunctionTarget(density, dimension=len(optimum)), starts, coordinates, plan, keep_going)
+    draws = run.chains.x[:, THIN - 1 :: THIN].reshape(-1, len(optimum))
+    mean, variance, _ = marginals(model, JITTER, sparse_conditional(draws, X, target.inducing_posterior), X_NEW)
     f_draws = mean[:, 0] + np.sqrt(variance[:, 0]) * rng.standard_normal(len(draws))
     phi = model.unconstrained(theta)
     log_densities = np.array([density(draw)[0] for draw in draws])
@@ -109,7 +104,7 @@ def test_band_holds_uniform_ranks_and_catches_shifted_ones():
     assert worst_level(shifted) < limit(SIMULATIONS)
 
 
-@pytest.mark.parametrize("sampler", ["nuts", "jumps"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_calibrated(sampler):
     levels = worst_level(all_ranks(SIMULATIONS, sampler=sampler).T)
     print(dict(zip(QUANTITIES, levels.round(4), strict=True)), "limit", round(limit(SIMULATIONS), 4))

@@ -1,3 +1,54 @@
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = [
+#   "gpflow==2.11.2",
+#   "tensorflow==2.21.0",
+#   "tensorflow-probability==0.25.0",
+#   "tf_keras==2.21.0",
+#   "numpy==1.26.4",
+#   "scipy==1.17.1",
+#   # What these bring along, as measured.
+#   "absl-py==2.5.1",
+#   "astunparse==1.6.3",
+#   "attrs==26.1.0",
+#   "certifi==2026.10.18",
+#   "charset-normalizer==3.5.2",
+#   "check-shapes==1.1.1",
+#   "cloudpickle==3.1.2",
+#   "decorator==5.3.1",
+#   "deprecated==1.3.1",
+#   "dm-tree==0.1.10",
+#   "dropstackframe==0.1.1",
+#   "flatbuffers==25.12.19",
+#   "gast==0.7.0",
+#   "google-pasta==0.2.0",
+#   "grpcio==1.85.1",
+#   "h5py==3.14.0",
+#   "idna==3.20",
+#   "keras==3.15.1",
+#   "lark==1.3.1",
+#   "libclang==18.1.1",
+#   "markdown-it-py==4.3.0",
+#   "mdurl==0.1.2",
+#   "ml-dtypes==0.5.4",
+#   "multipledispatch==1.0.0",
+#   "namex==0.1.0",
+#   "opt-einsum==3.4.0",
+#   "optree==0.20.0",
+#   "packaging==26.3",
+#   "protobuf==7.36.2",
+#   "pygments==2.21.0",
+#   "requests==2.34.2",
+#   "rich==15.0.0",
+#   "six==1.17.0",
+#   "tabulate==0.10.0",
+#   "termcolor==3.3.0",
+#   "typing-extensions==4.16.0",
+#   "urllib3==2.8.0",
+#   "wheel==0.48.0",
+#   "wrapt==2.5.2",
+# ]
+# ///
 """GPflow: SGPR with SciPy's L-BFGS, its HMC helper with TensorFlow Probability's HMC, and SGPMC (u drawn too)."""
 
 import time
@@ -63,9 +114,9 @@ def ml2(job):
     optimiser, options = Watched(), {"maxiter": job.options["steps"], "maxfun": 20_000}
     row = {"notes": []}
     try:
-        found = optimiser.minimize(model.training_loss_closure(), variables, options=options)
-        row |= {"bound": -float(found.fun), "stopped": str(found.message), "steps": int(found.nit)}
-    except tf.errors.InvalidArgumentError as error:  # a user would go on with the best point so far
+        optimum = optimiser.minimize(model.training_loss_closure(), variables, options=options)
+        row |= {"bound": -float(optimum.fun), "stopped": str(optimum.message), "steps": int(optimum.nit)}
+    except tf.errors.InvalidArgumentError as error:  # a user would continue with the best point so far
         if best["x"] is None:
             raise
         optimiser.assign_tensors(variables, optimiser.unpack_tensors(variables, tf.constant(best["x"])))
@@ -78,7 +129,7 @@ def ml2(job):
 
 
 def _with_priors(job, model):
-    """The benchmark's priors. GPflow has a kernel's variance, so that of the scale goes there with its Jacobian."""
+    """The benchmark's priors. GPflow has the variance of a kernel, so the prior of the scale gets its Jacobian."""
     import gpflow
     import tensorflow as tf
     import tensorflow_probability as tfp
@@ -98,7 +149,7 @@ def _with_priors(job, model):
 
 
 def _chains(job, seeds):
-    """One process's chains, one after the other: find the mode, then HMC from there as in GPflow's own example."""
+    """The chains of one process, one after the other: find the mode, then HMC from it as in GPflow's example."""
     import gpflow
     import tensorflow as tf
     import tensorflow_probability as tfp
@@ -117,7 +168,7 @@ def _chains(job, seeds):
 
     @tf.function
     def go_on(state, results, length, seed):
-        # A seed of its own for each stretch: a traced function does not see `tf.random.set_seed`.
+        # One seed per stretch: a traced function does not see `tf.random.set_seed`.
         return tfp.mcmc.sample_chain(
             length,
             state,
@@ -132,24 +183,24 @@ def _chains(job, seeds):
     def first(state):
         return kernel.bootstrap_results(state)
 
-    drawn, began = [], time.time()
+    drawn, start = [], time.time()
     for k, seed in enumerate(seeds):
-        share = job.deadline(began, k, len(seeds))
+        share = job.deadline(start, k, len(seeds))
         for variable, value in zip(model.trainable_variables, mode, strict=True):
             variable.assign(value)
         state = [tf.identity(v) for v in helper.current_state]
         results, parts, done = first(state), [], -tune
         while done < draws and not (time.time() > share and done >= chunk):
-            found = go_on(state, results, tf.constant(chunk), tf.constant([seed, done + tune], tf.int32))
-            state, results = [s[-1] for s in found.all_states], found.final_kernel_results
+            stretch = go_on(state, results, tf.constant(chunk), tf.constant([seed, done + tune], tf.int32))
+            state, results = [s[-1] for s in stretch.all_states], stretch.final_kernel_results
             done += chunk
             if done > 0:
-                parts.append(found.all_states)
+                parts.append(stretch.all_states)
             if time.time() > share and done <= 0:
                 return [], 0.0
         unconstrained = [np.concatenate([p[i].numpy() for p in parts]) for i in range(len(state))]
         drawn.append([np.asarray(v) for v in helper.convert_to_constrained_values(unconstrained)])
-    return drawn, time.time() - began
+    return drawn, time.time() - start
 
 
 def _part(path_and_spawned, seeds):
@@ -184,18 +235,18 @@ def _named(job, values):
 
 
 def _mixture(job, draws, V):
-    """Means and variances of each of some draws at the test rows."""
+    """Means and variances at the test rows for each of some draws."""
     model = _model(job, *job.start(), joint=V is not None)
     places = picked(draws.shape[0] * draws.shape[1], job.predictive())
-    found = []
+    predictions = []
     for place, theta in zip(places, thinned(draws, job.predictive()), strict=True):
         model.kernel.lengthscales.assign(theta[:-2])
         model.kernel.variance.assign(theta[-2] ** 2)
         model.likelihood.scale.assign(max(theta[-1], 1.001e-3))
         if V is not None:
             model.V.assign(V.reshape(-1, *V.shape[2:])[place])
-        found.append([a.numpy()[:, 0] for a in model.predict_y(job.X_test)])
-    return mixture(found)
+        predictions.append([a.numpy()[:, 0] for a in model.predict_y(job.X_test)])
+    return mixture(predictions)
 
 
 if __name__ == "__main__":

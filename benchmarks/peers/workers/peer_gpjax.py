@@ -1,3 +1,32 @@
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = [
+#   "gpjax==1.0.0",
+#   "jax==0.10.2",
+#   "jaxlib==0.10.2",
+#   "numpyro==0.22.0",
+#   "numpy==2.4.6",
+#   "scipy==1.17.1",
+#   # What these bring along, as measured.
+#   "absl-py==2.5.1",
+#   "beartype==0.23.1",
+#   "equinox==0.13.8",
+#   "jaxtyping==0.3.11",
+#   "lineax==0.1.1",
+#   "markdown-it-py==4.3.0",
+#   "mdurl==0.1.2",
+#   "ml-dtypes==0.6.0",
+#   "multipledispatch==1.0.0",
+#   "opt-einsum==3.4.0",
+#   "optax==0.2.8",
+#   "paramax==0.0.5",
+#   "pygments==2.21.0",
+#   "rich==15.0.0",
+#   "tqdm==4.70.1",
+#   "typing-extensions==4.16.0",
+#   "wadler-lindig==0.1.8",
+# ]
+# ///
 """GPJax: the collapsed ELBO, its gradient under jit as `fit_scipy` takes it, and its optimisers."""
 
 import sys
@@ -47,7 +76,7 @@ def gradient(job):
 
 
 def _by_scipy(job, q, data):
-    """Its default optimiser, and what it was seen to reach on its way."""
+    """Its default optimiser, with the bounds on its path."""
     import gpjax as gpx
 
     trajectory, ends = Trajectory(job), []
@@ -64,19 +93,19 @@ def _by_scipy(job, q, data):
         return ends[0]
 
     module.minimize = watched
-    found, _ = gpx.fit_scipy(model=q, objective=_loss, train_data=data, max_iters=job.options["steps"], verbose=False)
+    fitted, _ = gpx.fit_scipy(model=q, objective=_loss, train_data=data, max_iters=job.options["steps"], verbose=False)
     row = {"bound": -float(ends[0].fun), "stopped": str(ends[0].message), "steps": int(ends[0].nit)}
-    return found, row | {"trajectory": trajectory.points}
+    return fitted, row | {"trajectory": trajectory.points}
 
 
 def _by_lbfgs(job, q, data):
-    """Optax's L-BFGS in one compiled loop, which nobody can look into: all that is known is its end."""
+    """Optax's L-BFGS in one compiled loop, so that only its end is known."""
     import gpjax as gpx
 
-    found, loss = gpx.fit_lbfgs(model=q, objective=_loss, train_data=data, max_iters=job.options["steps"])
+    fitted, loss = gpx.fit_lbfgs(model=q, objective=_loss, train_data=data, max_iters=job.options["steps"])
     trajectory = Trajectory(job)
     trajectory.add(-float(loss))
-    return found, {"bound": -float(loss), "stopped": "not told", "trajectory": trajectory.points}
+    return fitted, {"bound": -float(loss), "stopped": "not told", "trajectory": trajectory.points}
 
 
 _OPTIMISERS = {"scipy": _by_scipy, "lbfgs": _by_lbfgs}
@@ -86,12 +115,12 @@ def ml2(job):
     from gpjax.parameters import val
 
     q, data = _family(job, *job.start())
-    found, row = _OPTIMISERS[job.options.get("optimiser", "scipy")](job, q, data)
+    fitted, row = _OPTIMISERS[job.options.get("optimiser", "scipy")](job, q, data)
     row["seconds"] = job.seconds()
-    kernel, likelihood = found.model.prior.kernel, found.model.likelihood
+    kernel, likelihood = fitted.model.prior.kernel, fitted.model.likelihood
     theta = (val(kernel.lengthscale), np.sqrt(val(kernel.variance)), val(likelihood.obs_stddev))
-    predicted = likelihood.predict(found.condition(data)(np.asarray(job.X_test), covariance="diagonal"))
-    arrays = point_arrays(*theta, Z=val(found.inducing_inputs))
+    predicted = likelihood.predict(fitted.condition(data)(np.asarray(job.X_test), covariance="diagonal"))
+    arrays = point_arrays(*theta, Z=val(fitted.inducing_inputs))
     mean, variance = np.asarray(predicted.mean), np.asarray(predicted.variance)
     return row, arrays | {"means": mean.reshape(1, -1), "variances": variance.reshape(1, -1)}
 

@@ -1,3 +1,32 @@
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = [
+#   # On machines without a GPU the CPU build of torch 2.13.0 is the same code and a smaller download.
+#   "torch==2.13.0",
+#   "gpytorch==1.15.2",
+#   "linear_operator==0.6.1",
+#   "pyro-ppl==1.9.2",
+#   "numpy==2.4.6",
+#   "scipy==1.17.1",
+#   # What these bring along, as measured.
+#   "cloudpickle==3.1.2",
+#   "filelock==4.2.10",
+#   "fsspec==2026.9.0",
+#   "jinja2==3.1.6",
+#   "joblib==1.6.0",
+#   "markupsafe==3.0.4",
+#   "mpmath==1.3.0",
+#   "narwhals==2.28.0",
+#   "networkx==3.6.1",
+#   "opt-einsum==3.4.0",
+#   "pyro-api==0.1.2",
+#   "scikit-learn==1.9.1",
+#   "sympy==1.14.0",
+#   "threadpoolctl==3.8.0",
+#   "tqdm==4.70.1",
+#   "typing-extensions==4.16.0",
+# ]
+# ///
 """GPyTorch: SGPR (`InducingPointKernel`) with Adam, and Pyro's NUTS on the exact GP."""
 
 import contextlib
@@ -62,7 +91,7 @@ def gradient(job):
     model, likelihood, X, y = _sgpr(job, *job.point())
     call = _loss(model, likelihood, X, y)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")  # each once: nothing is written down in calls that are timed
+        warnings.simplefilter("default")  # each once, so that timed calls write nothing
         times = timed_calls(call, job.options)
         value = -call().item() * len(y)
     notes = sorted({str(w.message) for w in caught if "jitter" in str(w.message)})
@@ -82,15 +111,15 @@ def ml2(job):
     good = model.state_dict()
     for step in range(steps + 1):
         try:
-            found = -call().item() * len(y)
-            if not np.isfinite(found):
+            value = -call().item() * len(y)
+            if not np.isfinite(value):
                 raise FloatingPointError("the bound is not finite")
-        except Exception as error:  # a factorisation failed: a user's loop would end here, with the point before
+        except Exception as error:  # a factorisation failed: a user's loop would end with the point before
             stopped = "a factorisation that failed"
             notes.append(f"step {step}: {type(error).__name__}: {str(error)[:200]}")
             model.load_state_dict(good)
             break
-        bound = found
+        bound = value
         trajectory.add(bound)
         good = {name: value.clone() for name, value in model.state_dict().items()}
         if step == steps:
@@ -108,8 +137,8 @@ def ml2(job):
     model.eval()
     likelihood.eval()
     with torch.no_grad(), gpytorch.settings.fast_pred_var(False):
-        found = likelihood(model(torch.as_tensor(job.X_test)))
-        arrays |= {"means": found.mean.numpy()[None], "variances": found.variance.numpy()[None]}
+        predicted = likelihood(model(torch.as_tensor(job.X_test)))
+        arrays |= {"means": predicted.mean.numpy()[None], "variances": predicted.variance.numpy()[None]}
     return row, arrays
 
 
@@ -157,7 +186,7 @@ class _Enough(Exception):
 
 
 def _part(path_and_spawned, seeds):
-    """Chains of one process, one after the other: draws of each, and the seconds they took."""
+    """The chains of one process, one after the other: their draws and seconds."""
     import time
 
     import gpytorch
@@ -168,7 +197,7 @@ def _part(path_and_spawned, seeds):
     from pyro.infer import MCMC, NUTS
     from pyro.ops.integrator import register_exception_handler
 
-    # Without this the first factorisation that fails ends the run; with it, it is a divergence.
+    # With this a failed factorisation is a divergence; without it the run would end.
     register_exception_handler("not_psd", lambda error: isinstance(error, (NotPSDError, NanError)))
     job = Job(*path_and_spawned)
     torch.set_num_threads(1)
@@ -179,11 +208,11 @@ def _part(path_and_spawned, seeds):
         sampled = model.pyro_sample_from_prior()
         pyro.sample("obs", sampled.likelihood(sampled(x)), obs=y)
 
-    found, began = [], time.time()
+    chains, start = [], time.time()
     for k, seed in enumerate(seeds):
         pyro.set_rng_seed(seed)
         kernel, drawn = NUTS(pyro_model), []
-        share = job.deadline(began, k, len(seeds))
+        share = job.deadline(start, k, len(seeds))
 
         def keep(kernel, samples, stage, i, drawn=drawn, share=share):
             if stage == "Sample":
@@ -196,8 +225,8 @@ def _part(path_and_spawned, seeds):
         with contextlib.suppress(_Enough), gpytorch.settings.fast_computations(False, False, False):
             mcmc.run(X, y)
         if drawn:
-            found.append(drawn)
-    return found, time.time() - began
+            chains.append(drawn)
+    return chains, time.time() - start
 
 
 def sample(job):
@@ -219,9 +248,9 @@ def _mixture(job, draws):
     import torch
 
     model, likelihood, _, _ = _exact(job)
-    found = []
+    predictions = []
     for theta in thinned(draws, job.predictive()):
-        model.train()  # forgets what was cached for the draw before
+        model.train()  # clears the cache of the draw before
         model.covar_module.base_kernel.lengthscale = torch.as_tensor(theta[:-2])
         model.covar_module.outputscale = theta[-2] ** 2
         likelihood.noise = theta[-1] ** 2
@@ -229,8 +258,8 @@ def _mixture(job, draws):
         likelihood.eval()
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
             y = likelihood(model(torch.as_tensor(job.X_test)))
-            found.append((y.mean.numpy(), y.variance.numpy()))
-    return mixture(found)
+            predictions.append((y.mean.numpy(), y.variance.numpy()))
+    return mixture(predictions)
 
 
 if __name__ == "__main__":

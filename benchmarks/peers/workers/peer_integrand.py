@@ -10,8 +10,8 @@ def _jitter(job):
 
 
 def gradient(job):
+    from integrand.compilation import one_blas_thread
     from integrand.data.dataset import Dataset, block_rows_for
-    from integrand.infer.threads import one_blas_thread
     from integrand.kernels import RBF
     from integrand.model import Model
     from integrand.targets import CollapsedTarget
@@ -27,7 +27,7 @@ def gradient(job):
 
 
 def _fit(job, method, **settings):
-    """Through the public door. The data are standardised already, so the scaler changes nothing."""
+    """Fit by the public function. The data are standardised already, so the scaler changes nothing."""
     import warnings
 
     import integrand
@@ -37,10 +37,8 @@ def _fit(job, method, **settings):
     warnings.simplefilter("ignore", ConvergenceWarning)  # the row holds the numbers
     scaler = Standardiser.identity(job.X.shape[1])
     return integrand.fit(
-        job.X,
-        job.y,
+        integrand.ArrayRows(job.X, job.y, scaler=scaler),
         method=method,
-        scaler=scaler,
         jitter=_jitter(job),
         seed=job.seed,
         n_inducing=len(job.Z),
@@ -60,9 +58,9 @@ def ml2(job):
     evaluate = CollapsedTarget.evaluate
 
     def watched(self, phi, Z):
-        found = evaluate(self, phi, Z)
-        trajectory.improve(found.log_likelihood)
-        return found
+        evaluation = evaluate(self, phi, Z)
+        trajectory.improve(evaluation.log_likelihood)
+        return evaluation
 
     CollapsedTarget.evaluate = watched
     posterior = _fit(job, "ml2", Z=job.Z, priors="paper", steps=job.options["steps"])
@@ -79,12 +77,12 @@ def ml2(job):
 
 
 def sample(job):
-    from integrand.methods.jumping import tuning_draws
+    from integrand.infer.default_sampler import DefaultSampler
     from integrand.methods.problem import Settings
 
-    # The whole product starts from a Z of its own, else it has the one that its peers are given.
+    # The whole product chooses its first Z; otherwise it has the Z of the other packages.
     given = {} if job.options.get("own_Z") else {"Z": job.Z}
-    given["predictive_draws"] = max(job.predictive(), 1)  # no peer prepares to predict where nothing is predicted
+    given["predictive_draws"] = max(job.predictive(), 1)  # where nothing is predicted, nothing is prepared
     given |= {"chains": job.options["chains"], "max_minutes": job.options["cap"] / 60.0}
     posterior = _fit(job, job.options["method"], priors=job.options["priors"], **given)
     seconds, spent = job.seconds(), dict(posterior.seconds)
@@ -93,7 +91,7 @@ def sample(job):
     row = {
         "seconds": seconds,
         "sampling_seconds": spent.get("final", 0.0),
-        "tune": tuning_draws(draws.shape[2], Settings().tune // 2),  # after scouting; a whole fit has no use for it
+        "tune": DefaultSampler().warmup(draws.shape[2], Settings().warmup // 2),  # after the pilot run
         "reached": posterior.verdict.convergence.reached(Settings().target_ess),
         "verdict": str(posterior.verdict),
         "spent": spent,

@@ -1,4 +1,19 @@
-"""NumPyro with our formula as one would write it down: triangular solves, autodiff, its NUTS."""
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = [
+#   "numpyro==0.22.0",
+#   "jax==0.10.2",
+#   "jaxlib==0.10.2",
+#   "numpy==2.4.6",
+#   "scipy==1.17.1",
+#   # What these bring along, as measured.
+#   "ml-dtypes==0.6.0",
+#   "multipledispatch==1.0.0",
+#   "opt-einsum==3.4.0",
+#   "tqdm==4.70.1",
+# ]
+# ///
+"""NumPyro with the bound written naively: triangular solves, autodiff, its NUTS."""
 
 import math
 import time
@@ -12,7 +27,7 @@ def _prepared(job):
     import numpyro
 
     numpyro.enable_x64()
-    numpyro.set_host_device_count(job.options.get("chains", 1))  # chains side by side, one device each
+    numpyro.set_host_device_count(job.options.get("chains", 1))  # parallel chains, one device each
     return jax
 
 
@@ -48,7 +63,7 @@ def gradient(job):
 
 
 def sample(job):
-    """Its NUTS in blocks of steps, all chains side by side, so that the budget can end it; `MCMC` has no such door."""
+    """Its NUTS in blocks of steps with parallel chains, so that the budget can end it; `MCMC` cannot be ended."""
     jax = _prepared(job)
     import jax.numpy as jnp
     import numpyro
@@ -66,10 +81,10 @@ def sample(job):
 
     tune, draws = job.options["tune"], job.options["draws"]
     length = math.gcd(50, tune, draws)
-    kernel, began = NUTS(model), time.time()
+    kernel, start = NUTS(model), time.time()
 
     def step(state, _):
-        state = kernel.sample(state, (), {})  # tunes itself for the first `tune` of them
+        state = kernel.sample(state, (), {})  # adapts during the first `tune` of them
         return state, (state.z, state.diverging)
 
     # As `MCMC` maps its chains, but compiled once for all blocks.
@@ -78,14 +93,14 @@ def sample(job):
     state = begin(jax.random.split(jax.random.PRNGKey(job.seed), job.options.get("chains", 4)))
     done, parts = -tune, []
     while done < draws and not (job.over() and parts):
-        state, found = block(state)
-        found = jax.tree.map(np.asarray, found)  # waits for it
+        state, stretch = block(state)
+        stretch = jax.tree.map(np.asarray, stretch)  # waits for it
         done += length
         if done > 0:
-            parts.append(found)
+            parts.append(stretch)
         elif job.over():
             raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
-    row = {"seconds": job.seconds(), "sampling_seconds": time.time() - began, "tune": tune, "capped": done < draws}
+    row = {"seconds": job.seconds(), "sampling_seconds": time.time() - start, "tune": tune, "capped": done < draws}
     z, diverging = jax.tree.map(lambda *values: np.concatenate(values, axis=1), *parts)
     row["divergences"] = int(diverging.sum())
     named = jax.vmap(jax.vmap(kernel.postprocess_fn((), {})))(z)

@@ -1,4 +1,17 @@
-"""scikit-learn: the exact GP, whose kernel matrix has all rows: another model than the sparse ones."""
+# /// script
+# requires-python = ">=3.11,<3.13"
+# dependencies = [
+#   "scikit-learn==1.9.1",
+#   "numpy==2.4.6",
+#   "scipy==1.17.1",
+#   # What these bring along, as measured.
+#   "cloudpickle==3.1.2",
+#   "joblib==1.6.0",
+#   "narwhals==2.28.0",
+#   "threadpoolctl==3.8.0",
+# ]
+# ///
+"""scikit-learn: the exact GP, another model than the sparse ones."""
 
 from protocol import Trajectory, point_arrays, serve
 
@@ -11,16 +24,16 @@ def ml2(job):
     trajectory, ends = Trajectory(job), []
 
     def optimiser(objective, theta, bounds):
-        """scikit-learn's own, with a watch."""
+        """scikit-learn's own optimiser, with its path recorded."""
 
         def watched(x):
             value, slope = objective(x)
             trajectory.improve(-value)
             return value, slope
 
-        found = scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)
-        ends.append(found)
-        return found.x, found.fun
+        optimum = scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)
+        ends.append(optimum)
+        return optimum.x, optimum.fun
 
     lengthscale, scale, noise = job.start()
     kernel = ConstantKernel(scale**2) * RBF(lengthscale) + WhiteKernel(noise**2)

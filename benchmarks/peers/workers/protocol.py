@@ -1,10 +1,10 @@
-"""What the driver and a worker say to each other, with nothing but NumPy: every environment has that.
+"""The protocol between the driver and a worker. It needs only NumPy, which every environment has.
 
     python peer_NAME.py JOB.json RESULT.json SPAWNED
 
 JOB.json names the task, its options and an .npz with the arrays of the problem; SPAWNED is when the driver started the
 process, so that imports count. The worker writes RESULT.json, and RESULT.npz for draws, predictions, θ and Z.
-Whatever goes wrong is left to end the process: the driver makes a row of it.
+An error ends the process, and the driver makes a row of it.
 """
 
 import json
@@ -19,7 +19,7 @@ import numpy as np
 
 
 class Job:
-    """One task: `arrays` of the problem, `options` of the recipe, and a clock that began with the process."""
+    """One task: the `arrays` of the problem, the `options` of the job, and a clock that started with the process."""
 
     def __init__(self, path, spawned):
         record = json.loads(Path(path).read_text())
@@ -37,7 +37,7 @@ class Job:
             raise AttributeError(name) from None
 
     def seconds(self):
-        """Since the driver started this process."""
+        """Seconds since the driver started this process."""
         return time.time() - self.spawned
 
     def start(self):
@@ -49,20 +49,20 @@ class Job:
         return self.lengthscale, float(self.scale), float(self.noise)
 
     def over(self):
-        """Whether the soft budget is used up: a sampler should come to an end with the draws it has."""
+        """Whether the soft budget is used up, so that a sampler should end with its draws so far."""
         return self.seconds() > self.options.get("cap", float("inf"))
 
     def predictive(self):
-        """How many draws predict, the same for every peer; 0 where nothing is predicted."""
+        """The number of draws that predict, the same for every package; 0 without predictions."""
         return self.options["predictive_draws"] if self.options.get("predict", True) else 0
 
-    def deadline(self, began, k, n):
-        """When chain k of n, one after the other since `began`, has had its share of the soft budget."""
-        return began + (self.spawned + self.options["cap"] - began) * (k + 1) / n
+    def deadline(self, since, k, n):
+        """The time at which chain k of n, which run one after the other, has used its share of the soft budget."""
+        return since + (self.spawned + self.options["cap"] - since) * (k + 1) / n
 
 
 class Trajectory:
-    """(seconds since the process began, bound) as an optimiser goes, and the best bound of them."""
+    """The path of an optimiser as (seconds since the process started, bound), and its best bound."""
 
     def __init__(self, job):
         self.job, self.points, self.best = job, [], float("-inf")
@@ -72,7 +72,7 @@ class Trajectory:
         self.best = max(self.best, float(bound))
 
     def improve(self, bound):
-        """Add a bound that is better than all before; whether it is."""
+        """Add a bound if it is better than all before; returns whether it is."""
         better = float(bound) > self.best
         if better:
             self.add(bound)
@@ -80,14 +80,14 @@ class Trajectory:
 
 
 def timed_calls(call, options):
-    """Seconds of the first call (which compiles) and of each warm one, for some seconds or calls."""
-    began = time.perf_counter()
+    """Seconds of the first call, which compiles, and of each warm call, up to a number of seconds or calls."""
+    start = time.perf_counter()
     call()
-    first = time.perf_counter() - began
+    first = time.perf_counter() - start
     call()
     budget, least, most = options.get("seconds", 2.0), options.get("least", 5), options.get("most", 300)
-    times, began = [], time.perf_counter()
-    while len(times) < least or (len(times) < most and time.perf_counter() - began < budget):
+    times, start = [], time.perf_counter()
+    while len(times) < least or (len(times) < most and time.perf_counter() - start < budget):
         before = time.perf_counter()
         call()
         times.append(time.perf_counter() - before)
@@ -96,8 +96,8 @@ def timed_calls(call, options):
 
 def point_arrays(lengthscale, scale, noise, Z=None):
     """θ (and Z) of an optimum, under the names that the referee looks for."""
-    found = {"lengthscale": np.asarray(lengthscale), "scale": np.asarray(scale), "noise": np.asarray(noise)}
-    return found if Z is None else found | {"Z": np.asarray(Z)}
+    point = {"lengthscale": np.asarray(lengthscale), "scale": np.asarray(scale), "noise": np.asarray(noise)}
+    return point if Z is None else point | {"Z": np.asarray(Z)}
 
 
 def stacked(lengthscale, scale, noise):
@@ -106,18 +106,18 @@ def stacked(lengthscale, scale, noise):
 
 
 def picked(total, most):
-    """Places of at most so many of `total` draws, evenly spaced over all chains."""
+    """Indices of at most `most` of `total` draws, evenly spaced over all chains."""
     return np.linspace(0, total - 1, min(most, total)).astype(int)
 
 
 def thinned(draws, most):
-    """At most so many draws (S, P) of all chains: those that predict."""
+    """At most `most` draws (S, P) of all chains, those that predict."""
     flat = draws.reshape(-1, draws.shape[-1])
     return flat[picked(len(flat), most)]
 
 
 def serve(tasks, packages):
-    """Do the job of the command line and write what came of it."""
+    """Do the job of the command line and write its result."""
     job_path, result_path, spawned = sys.argv[1:4]
     job = Job(job_path, float(spawned))
     result, arrays = tasks[job.task](job)
@@ -130,7 +130,7 @@ def serve(tasks, packages):
 
 
 def peak_mb():
-    """The most memory that this process ever had, in MB; 0 where the system does not say."""
+    """The peak memory of this process in MB; 0 where the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -139,23 +139,23 @@ def peak_mb():
 
 
 def in_processes(part, job):
-    """Chains by part((job's path, spawned), seeds) in a fresh process for each core, and the row they begin.
+    """Run part((job's path, spawned), seeds) in a fresh process per core; all chains, and the first entries of the row.
 
-    For samplers of one chain at a time; a part returns its chains and the seconds that they took.
+    For samplers of one chain at a time. A part returns its chains and their seconds.
     """
     import multiprocessing
 
     seeds = [job.seed * 100 + k for k in range(job.options["chains"])]
     tasks = [((sys.argv[1], job.spawned), seeds[k :: job.cores]) for k in range(job.cores)]
     with multiprocessing.get_context("spawn").Pool(job.cores) as pool:
-        found = pool.starmap(part, tasks, chunksize=1)
-    chains = [chain for some, _ in found for chain in some]
+        results = pool.starmap(part, tasks, chunksize=1)
+    chains = [chain for some, _ in results for chain in some]
     if len(chains) < len(seeds):
         raise TimeoutError(f"tuning did not end within the budget of {job.options['cap']} s")
-    sampling = max(spent for _, spent in found)
+    sampling = max(spent for _, spent in results)
     return chains, {"seconds": job.seconds(), "sampling_seconds": sampling, "tune": job.options["tune"]}
 
 
-def mixture(found):
-    """Arrays of what is predicted: (means, variances) at the test rows for each of some θ."""
-    return {"means": np.array([m for m, _ in found]), "variances": np.array([v for _, v in found])}
+def mixture(predictions):
+    """The arrays of predictions, from (means, variances) at the test rows for each of several θ."""
+    return {"means": np.array([m for m, _ in predictions]), "variances": np.array([v for _, v in predictions])}

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from integrand.data.dataset import Dataset, Rows
+from integrand.data.dataset import Dataset, RowBlock
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.linalg import (
@@ -61,7 +61,7 @@ class Factors(NamedTuple):
 def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, keep: bool) -> tuple[RowSums, Array | None]:
     """The one pass over the rows behind the bound's value, and the blocks of A if they are kept."""
 
-    def block(rows: Rows):
+    def block(rows: RowBlock):
         A = Li @ rows.masked(gp.kernel(Z, rows.X))
         r = rows.masked(rows.y - gp.mean)
         sums = RowSums(
@@ -166,7 +166,7 @@ def _bound_backward(jitter: Jitter, saved, cotangent):
     LiT = transposed(Li)
     P, p = (LiT @ G) / s, (LiT @ b) / s
 
-    def block(rows: Rows, A_block: Array | None):
+    def block(rows: RowBlock, A_block: Array | None):
         def covariances(kernel, Z):
             return kernel(Z, rows.X), kernel.diagonal(rows.X)
 

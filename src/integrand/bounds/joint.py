@@ -1,5 +1,6 @@
-"""What the data say of θ and u together, without collapsing u: for any likelihood (Hensman et al. 2015, MCMC for
-variationally sparse Gaussian processes).
+"""The log density of θ and u together, without collapsing u, for any likelihood.
+
+Hensman et al. (2015), MCMC for variationally sparse Gaussian processes.
 
 With Kmm = k(Z, Z) + jitter = L Lᵀ, u = mean + L v and A = L⁻¹ k(Z, X), whose columns are aₙ:
 
@@ -7,7 +8,7 @@ With Kmm = k(Z, Z) + jitter = L Lᵀ, u = mean + L v and A = L⁻¹ k(Z, X), who
     ℓ(θ, v, Z) = Σₙ E log p(yₙ | f(xₙ)),  and log p(θ) + log N(v; 0, I) + ℓ is the density that `joint-hmc` draws from.
 
 Given θ, v is nearly Gaussian, but where and how narrow it is depends on θ, and a sampler that moves θ has to carry v
-along. *Sites* take its place: row n is stood in for by a Gaussian in f with precision ωₙ/σ² and natural mean λₙ/σ²
+along. *Sites* take its place: a Gaussian in f takes the place of row n, with precision ωₙ/σ² and natural mean λₙ/σ²
 (surrogate data, Murray & Adams 2010; σ is the noise, 1 where there is none), so that with Ω = diag(ω)
 
     B = I + A Ω Aᵀ/σ² = LB LBᵀ,  m = B⁻¹ A (λ - ω mean)/σ²,  v = m + LB⁻ᵀ ε
@@ -26,7 +27,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from integrand.bounds.collapsed import checked_inducing
-from integrand.data.dataset import Dataset, Rows
+from integrand.data.dataset import Dataset, RowBlock
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.likelihoods import Likelihood
@@ -44,14 +45,14 @@ from integrand.precision import in_float64
 
 
 class Sites(NamedTuple):
-    """Gaussians in f that stand in for the rows, in the data's blocks: log-density λₙ f/σ² - ½ ωₙ f²/σ²."""
+    """Gaussians in f in the place of the rows, in the data's blocks: log-density λₙ f/σ² - ½ ωₙ f²/σ²."""
 
     linear: Float[AnyArray, "blocks n"]  # λ
     precision: Float[AnyArray, "blocks n"]  # ω
 
 
 def gaussian_sites(data: Dataset) -> Sites:
-    """What Gaussian noise itself is: λ = y and ω = 1."""
+    """The sites of Gaussian noise: λ = y and ω = 1."""
     return Sites(data.held.y, jnp.ones_like(data.held.y))
 
 
@@ -112,7 +113,7 @@ def refined_sites(
     Z, v = _checked(gp, Z, v, data)
     inducing = _inducing(gp, Z, jitter)
 
-    def block(rows: Rows):
+    def block(rows: RowBlock):
         mean, variance = _marginals(gp, v, *_explained(gp, inducing, rows))
 
         def slope(mean):
@@ -149,7 +150,7 @@ def mean_given_v(
     Z, v = _checked(gp, Z, v, data)
     inducing = _inducing(gp, Z, jitter)
 
-    def block(rows: Rows):
+    def block(rows: RowBlock):
         return 0.0, _marginals(gp, v, *_explained(gp, inducing, rows))[0]
 
     return data.sum_and_keep(block)[1]
@@ -177,7 +178,7 @@ def _inducing(gp: GP, Z: Array, jitter: Jitter) -> _Inducing:
     return _Inducing(Z, Kmm, triangular_inverse(L), ok)
 
 
-def _explained(gp: GP, inducing: _Inducing, rows: Rows) -> tuple[Array, Array]:
+def _explained(gp: GP, inducing: _Inducing, rows: RowBlock) -> tuple[Array, Array]:
     """A and k(x, x) of a block of rows."""
     return _whitened(inducing.Kmm, inducing.Li, gp.kernel(inducing.Z, rows.X)), gp.kernel.diagonal(rows.X)
 
@@ -191,13 +192,13 @@ def _marginals(gp: GP, v: Array, A: Array, variances: Array) -> tuple[Array, Arr
 def _expected(likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, v: Array, data: Dataset) -> Array:
     inducing = _inducing(gp, Z, jitter)
 
-    def block(rows: Rows):
+    def block(rows: RowBlock):
         return _block(likelihood, gp, v, rows, *_explained(gp, inducing, rows))
 
     return jnp.where(inducing.ok, data.sum(_sparing(block, Z, data)), -jnp.inf)
 
 
-def _block(likelihood: Likelihood, gp: GP, v: Array, rows: Rows, A: Array, variances: Array) -> Array:
+def _block(likelihood: Likelihood, gp: GP, v: Array, rows: RowBlock, A: Array, variances: Array) -> Array:
     mean, variance = _marginals(gp, v, A, variances)
     return jnp.sum(rows.masked(likelihood.expected_log_prob(rows.y, mean, variance, gp.noise)))
 
@@ -206,30 +207,32 @@ def _centred(
     likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, epsilon: Array, sites: Sites, data: Dataset
 ) -> Array:
     inducing = _inducing(gp, Z, jitter)
-    m, LB, ok, kept = _moments(gp, inducing, sites, data, keep=data.can_keep(Z.shape[0]))
+    m, LB, ok, saved_blocks = _moments(gp, inducing, sites, data, keep=data.can_keep(Z.shape[0]))
     v = m + solve_triangular(LB, epsilon, lower=True, trans=1)
 
-    def block(rows: Rows, kept: tuple[Array, Array] | None):
-        return _block(likelihood, gp, v, rows, *(_explained(gp, inducing, rows) if kept is None else kept))
+    def block(rows: RowBlock, saved_blocks: tuple[Array, Array] | None):
+        return _block(
+            likelihood, gp, v, rows, *(_explained(gp, inducing, rows) if saved_blocks is None else saved_blocks)
+        )
 
     normal = -0.5 * v @ v - 0.5 * len(v) * math.log(2.0 * math.pi)
-    value = normal + data.sum(_sparing(block, Z, data), kept) - log_diagonal_sum(LB)
+    value = normal + data.sum(_sparing(block, Z, data), saved_blocks) - log_diagonal_sum(LB)
     return jnp.where(inducing.ok & ok, value, -jnp.inf)
 
 
 def _moments(gp: GP, inducing: _Inducing, sites: Sites, data: Dataset, keep: bool):
-    """m and LB, whether they exist, and A and k(x, x) of all blocks if they are to be kept."""
+    """m and LB, whether they exist, and A and k(x, x) of all blocks if they are to be saved."""
 
-    def block(rows: Rows, site: Sites):
+    def block(rows: RowBlock, site: Sites):
         A, variances = _explained(gp, inducing, rows)
         linear, omega = (rows.masked(s) for s in (site.linear - site.precision * gp.mean, site.precision))  # pyright: ignore[reportArgumentType]
         return (_outer(A * jnp.sqrt(omega)[None, :]), A @ linear), (A, variances) if keep else None
 
-    (W, w), kept = data.sum_and_keep(_sparing(block, inducing.Z, data), sites)
+    (W, w), saved_blocks = data.sum_and_keep(_sparing(block, inducing.Z, data), sites)
     s = gp.noise**2
     LB, ok = cholesky(jnp.eye(len(w)) + W / s)
     c = solve_triangular(LB, w / s, lower=True)
-    return solve_triangular(LB, c, lower=True, trans=1), LB, ok, kept
+    return solve_triangular(LB, c, lower=True, trans=1), LB, ok, saved_blocks
 
 
 def _sparing(block: Any, Z: Array, data: Dataset) -> Any:

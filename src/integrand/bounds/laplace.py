@@ -20,9 +20,9 @@ from integrand.linalg import Jitter, cholesky, log_diagonal_sum
 RowLikelihood = Callable[[Any], Any]
 
 MOST_STEPS = 50
-# Lengths tried along a step: 1, ½, ..., so many at a time, down to the shortest. An exponential overshoots by far.
+# Lengths of a step: 1, ½, ..., this many at a time, down to the shortest. An exponential overshoots by far.
 _AT_A_TIME, _SHORTEST = 10, 2.0**-120
-# A step that gains less than this many nats, for each nat there is, is the last.
+# A step that gains less than this many nats, for each nat of the value, is the last.
 _TOLERANCE = 1e-10
 
 
@@ -55,13 +55,13 @@ class Laplace(NamedTuple):
 def curvature(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """∂ log p(y | f)/∂f and W = -∂²/∂f², which is set to zero where it is negative.
 
-    A likelihood that is not log-concave (Student-t, for outliers) has such rows: q is then as wide there as the prior.
+    A likelihood that is not log-concave (Student-t, for outliers) has such rows: q is as wide as the prior there.
     """
-    slope, bend = _slope_and_bend(rows, f)
-    return slope, jnp.maximum(-bend, 0.0)
+    slope, second = _two_derivatives(rows, f)
+    return slope, jnp.maximum(-second, 0.0)
 
 
-def _slope_and_bend(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _two_derivatives(rows: RowLikelihood, f: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """First and second derivative in f."""
 
     def slope(f):
@@ -103,35 +103,35 @@ def laplace(rows: RowLikelihood, prior: LatentPrior, guess: Float[Array, " N"] |
         move = cho_solve((factor(fixed, W), True), fixed.L.T @ slope - nu)
         df = fixed.L @ move
 
-        def shorter(tried):
-            _, _, longest = tried
+        def shorter(state):
+            _, _, longest = state
             values = jax.vmap(lambda t: objective(nu + t * move, f + t * df))(longest * lengths)
             best = jnp.argmax(values)
             return values[best], longest * lengths[best], longest * 0.5**_AT_A_TIME
 
         none = (jnp.full_like(value, -jnp.inf), jnp.zeros_like(value), jnp.ones_like(value))
-        found, length, _ = jax.lax.while_loop(lambda t: ~(t[0] > value) & (t[2] > _SHORTEST), shorter, none)
-        gain = found - value
+        new_value, length, _ = jax.lax.while_loop(lambda t: ~(t[0] > value) & (t[2] > _SHORTEST), shorter, none)
+        gain = new_value - value
         better = gain > 0.0
-        nu, value = jnp.where(better, nu + length * move, nu), jnp.where(better, found, value)
+        nu, value = jnp.where(better, nu + length * move, nu), jnp.where(better, new_value, value)
         return nu, value, gain > _TOLERANCE * (1.0 + jnp.abs(value)), count + 1
 
     start = jnp.zeros_like(fixed.L[0])
     value = objective(start, fixed.f(start))
     if guess is not None:
         slope, W = curvature(fixed_rows, guess)
-        near = cho_solve((factor(fixed, W), True), fixed.L.T @ (slope + W * (guess - fixed.mean)))
-        there = objective(near, fixed.f(near))
-        start, value = jnp.where(there > value, near, start), jnp.maximum(there, value)
+        first_step = cho_solve((factor(fixed, W), True), fixed.L.T @ (slope + W * (guess - fixed.mean)))
+        proposal = objective(first_step, fixed.f(first_step))
+        start, value = jnp.where(proposal > value, first_step, start), jnp.maximum(proposal, value)
     first = (start, value, jnp.asarray(True), jnp.asarray(0))
     nu, value, going, _ = jax.lax.while_loop(lambda carry: carry[2] & (carry[3] < MOST_STEPS), step, first)
     nu = stopped(nu)
-    slope, bend = _slope_and_bend(rows, prior.f(nu))
-    LB = factor(fixed, -stopped(bend))
-    LB = jnp.where(jnp.isfinite(LB[-1, -1]), LB, factor(fixed, jnp.maximum(-stopped(bend), 0.0)))
+    slope, second = _two_derivatives(rows, prior.f(nu))
+    LB = factor(fixed, -stopped(second))
+    LB = jnp.where(jnp.isfinite(LB[-1, -1]), LB, factor(fixed, jnp.maximum(-stopped(second), 0.0)))
     move = cho_solve((LB, True), prior.L.T @ slope - nu)
-    there = stopped(nu + move)
-    lower = going | ~(objective(there, fixed.f(there)) >= value)  # away from a mode a whole step may go too far
+    proposal = stopped(nu + move)
+    lower = going | ~(objective(proposal, fixed.f(proposal)) >= value)  # away from a mode a whole step may go too far
     nu = nu + jnp.where(lower, move - stopped(move), move)
     f = prior.f(nu)
     W = curvature(rows, f)[1]

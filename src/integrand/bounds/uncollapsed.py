@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from integrand.bounds.collapsed import Factors, checked_inducing, inducing_posterior
-from integrand.data.dataset import Dataset, Rows
+from integrand.data.dataset import Dataset, RowBlock
 from integrand.errors import InputError
 from integrand.gp import GP
 from integrand.likelihoods import Likelihood
@@ -36,7 +36,7 @@ class FactoredGaussian(NamedTuple):
     m: Float[AnyArray, " M"]
     S: Float[AnyArray, "M M"]
 
-    def seen(self, d: "FactoredGaussian") -> "FactoredGaussian":
+    def in_own_coordinates(self, d: "FactoredGaussian") -> "FactoredGaussian":
         """A gradient in m and S as one in the coordinates of q itself, m + S μ and S T, at μ = 0 and T = I.
 
         In them the bound is about equally curved in all directions, however much the data say of each: Lin, Nielsen,
@@ -45,7 +45,7 @@ class FactoredGaussian(NamedTuple):
         ST = self.S.T
         return FactoredGaussian(ST @ d.m, jnp.tril(ST @ d.S))
 
-    def moved(self, step: "FactoredGaussian") -> "FactoredGaussian":
+    def stepped(self, step: "FactoredGaussian") -> "FactoredGaussian":
         """q after a step in its own coordinates; those on the diagonal are logarithms, so that S stays a factor."""
         T = jnp.tril(step.S, -1) + jnp.diag(jnp.exp(jnp.diagonal(step.S)))
         return FactoredGaussian(self.m + self.S @ step.m, self.S @ T)
@@ -71,7 +71,7 @@ class _Saved(NamedTuple):
     """What the gradient needs of the value's pass."""
 
     Li: Float[Array, "M M"]
-    kept: tuple[Float[Array, "b M n"], Float[Array, "b M n"]] | None  # A and C = SᵀA of each block
+    blocks: tuple[Float[Array, "b M n"], Float[Array, "b M n"]] | None  # A and C = SᵀA of each block
     finite: Bool[Array, ""]
 
 
@@ -82,7 +82,7 @@ def _latent(gp: GP, q: FactoredGaussian, A: Array, C: Array, variances: Array) -
     return gp.mean + q.m @ A, jnp.maximum(left, 0.0) + jnp.sum(C**2, axis=0), left
 
 
-def _of_rows(likelihood: Likelihood, rows: Rows, mean: Array, variance: Array, noise: Any) -> Array:
+def _of_rows(likelihood: Likelihood, rows: RowBlock, mean: Array, variance: Array, noise: Any) -> Array:
     variance = jnp.maximum(variance, _LEAST_LATENT_VARIANCE)
     return jnp.sum(rows.masked(likelihood.expected_log_prob(rows.y, mean, variance, noise)))
 
@@ -92,15 +92,15 @@ def _forward(likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, q: Factor
     L, ok = cholesky(jitter.gram(gp.kernel, Z))
     Li, ST = triangular_inverse(L), transposed(jnp.asarray(q.S))
 
-    def block(rows: Rows):
+    def block(rows: RowBlock):
         A = Li @ gp.kernel(Z, rows.X)
         C = ST @ A
         mean, variance, _ = _latent(gp, q, A, C, gp.kernel.diagonal(rows.X))
         return _of_rows(likelihood, rows, mean, variance, gp.noise), (A, C) if keep else None
 
-    total, kept = data.sum_and_keep(block)
+    total, blocks = data.sum_and_keep(block)
     finite = ok & jnp.isfinite(total) & (gp.noise**2 > LEAST_VARIANCE)
-    return jnp.where(finite, total, -jnp.inf), (gp, Z, q, data, _Saved(Li, kept, finite))
+    return jnp.where(finite, total, -jnp.inf), (gp, Z, q, data, _Saved(Li, blocks, finite))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -115,13 +115,13 @@ def _backward(likelihood: Likelihood, jitter: Jitter, saved, cotangent):
     ∂/∂A = m gᵀ - 2 A H + 2 S C H          ∂/∂k(Z, X) = L⁻ᵀ ∂/∂A          ∂/∂m = A g          ∂/∂S = 2 A H Cᵀ
     ∂/∂Kmm = -½ L⁻ᵀ (Φ + Φᵀ) L⁻¹,  Φ = lower triangle of G with its diagonal halved
     """
-    gp, Z, q, data, (Li, kept, finite) = saved
+    gp, Z, q, data, (Li, blocks, finite) = saved
     LiT, ST = transposed(Li), transposed(q.S)
 
-    def block(rows: Rows, kept_block: tuple[Array, Array] | None):
+    def block(rows: RowBlock, saved_block: tuple[Array, Array] | None):
         (K, variances), pull = jax.vjp(lambda kernel, Z: (kernel(Z, rows.X), kernel.diagonal(rows.X)), gp.kernel, Z)
-        A = Li @ K if kept_block is None else kept_block[0]
-        C = ST @ A if kept_block is None else kept_block[1]
+        A = Li @ K if saved_block is None else saved_block[0]
+        C = ST @ A if saved_block is None else saved_block[1]
         mean, variance, left = _latent(gp, q, A, C, variances)
         g, h, d_noise = jax.grad(partial(_of_rows, likelihood, rows), (0, 1, 2))(mean, variance, gp.noise)
         h_left = jnp.where(left > 0.0, h, 0.0)
@@ -129,7 +129,7 @@ def _backward(likelihood: Likelihood, jitter: Jitter, saved, cotangent):
         dS = 2.0 * (A * h[None, :]) @ C.T
         return pull((LiT @ dA, h_left)), dA @ A.T, FactoredGaussian(A @ g, dS), jnp.sum(g), d_noise
 
-    from_rows, G, dq, d_mean, d_noise = data.sum(block, kept)
+    from_rows, G, dq, d_mean, d_noise = data.sum(block, blocks)
     dKmm = from_whitened(Li, LiT, G)
     _, pull = jax.vjp(jitter.gram, gp.kernel, Z)
     d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
@@ -156,7 +156,7 @@ def batch_log_likelihood(
 
     -inf with a gradient of zero where a factorisation failed, never NaN.
     """
-    batch = Dataset(Rows(X[None], y[None], None), len(y))
+    batch = Dataset(RowBlock(X[None], y[None], None), len(y))
     total = _expected(likelihood, jitter, gp, Z, q, batch)
     return total * (n_rows / len(y))  # pyright: ignore[reportOperatorIssue]
 

@@ -1,5 +1,5 @@
 """`python -m integrand.cli`."""
 
-from integrand.cli.app import main
+from integrand.cli import main
 
 main()

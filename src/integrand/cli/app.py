@@ -4,6 +4,7 @@ Exit codes: 0 ok, 2 the user's mistake (one line), 3 not converged under --stric
 --distributed, 130 interrupted.
 """
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +16,19 @@ from integrand.cli.options import (
     Coordinator,
     Data,
     Distributed,
+    Import,
     Processes,
     Rank,
     Rows,
     Seed,
     Target,
     Timeout,
+    emit,
     guarded,
+    import_modules,
 )
-from integrand.cli.output import emit
-from integrand.presets import DEFAULT
+from integrand.errors import InputError
+from integrand.priors import DEFAULT
 
 app = typer.Typer(
     help="Fully Bayesian sparse Gaussian process regression: optimise or integrate?",
@@ -66,14 +70,17 @@ def fit(
         str, typer.Option(help="default, nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
     ] = "default",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
-    kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32, matern52 or rq")] = "rbf",
+    kernel: Annotated[
+        str, typer.Option(help="names, + and *, fields in parentheses: 'rbf(active=0) + periodic(period=1)*rbf'")
+    ] = "rbf",
+    modules: Import = None,
     priors: Annotated[
         str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/methods.md)")
     ] = DEFAULT,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
-    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after so many minutes")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after this many minutes")] = None,
     max_draws: Annotated[int, typer.Option(help="draws of each chain at most")] = 5_000,
     seed: Seed = 0,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
@@ -90,15 +97,16 @@ def fit(
     timeout: Timeout = 300.0,
 ) -> None:
     """Fit a GP to a table and write a model file."""
-    from integrand.cli.together import Joining, joined
-    from integrand.cli.work import finish_fit, fit_table
+    from integrand.cli.commands import finish_fit, fit_table
+    from integrand.cli.supervisor import Joining, joined
 
-    ranks = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
+    import_modules(modules)
+    group = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
     posterior, record = fit_table(
         data,
         target,
         memory=memory * 2**20,
-        ranks=ranks,
+        processes=group,
         method=method,
         sampler=sampler,
         likelihood=likelihood,
@@ -114,9 +122,8 @@ def fit(
         max_draws=max_draws,
         seed=seed,
     )
-    if ranks is not None:
-        ranks.part_ways()
-    if ranks is None or ranks.leads:
+    group.leave()
+    if group.is_leader:
         finish_fit(posterior, record, out, strict, as_json)
 
 
@@ -146,9 +153,10 @@ def methods(as_json: AsJson = False) -> None:
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="run directory of an interrupted fit", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", help="model file; default: that of the fit")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after so many minutes")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="stop drawing after this many minutes")] = None,
     max_draws: Annotated[int | None, typer.Option(help="draws of each chain at most, those on disk included")] = None,
     target_ess: Annotated[float | None, typer.Option(help="effective sample size to reach")] = None,
+    modules: Import = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
@@ -159,15 +167,15 @@ def resume(
     timeout: Timeout = 300.0,
 ) -> None:
     """Go on with a fit that was interrupted, killed, or ended by its budget; settings are those of the fit."""
-    from integrand.cli.together import Joining, joined
-    from integrand.cli.work import finish_fit, resume_run
+    from integrand.cli.commands import finish_fit, resume_run
+    from integrand.cli.supervisor import Joining, joined
 
-    ranks = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
+    import_modules(modules)
+    group = joined(out, Joining(coordinator, processes, rank, timeout) if distributed else None)
     changes = {"max_minutes": max_minutes, "max_draws": max_draws, "target_ess": target_ess}
-    posterior, record = resume_run(run_dir, changes, not (quiet or as_json), ranks)
-    if ranks is not None:
-        ranks.part_ways()
-    if ranks is None or ranks.leads:
+    posterior, record = resume_run(run_dir, changes, not (quiet or as_json), group)
+    group.leave()
+    if group.is_leader:
         finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
 
 
@@ -181,10 +189,12 @@ def predict(
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
     seed: Seed = 0,
+    modules: Import = None,
 ) -> None:
     """Predict: mean, standard deviation of f and of y, and quantiles of y, for each row."""
-    from integrand.cli.work import predict_table
+    from integrand.cli.commands import predict_table
 
+    import_modules(modules)
     predict_table(model, data, out, quantiles, samples, seed)
 
 
@@ -195,11 +205,13 @@ def evaluate(
     target: Annotated[
         str | None, typer.Option("--target", help="column to compare with; default: that of the fit")
     ] = None,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictions with what was observed: rmse, nlpd, crps, coverage."""
-    from integrand.cli.work import evaluate_table
+    from integrand.cli.commands import evaluate_table
 
+    import_modules(modules)
     facts = evaluate_table(model, data, target)
     emit(as_json, facts, "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items()))
 
@@ -210,10 +222,12 @@ def report(
     data: Annotated[Path | None, typer.Option("--data", help="table with the target, for calibration")] = None,
     target: Annotated[str | None, typer.Option("--target", help="default: that of the fit")] = None,
     out: Annotated[Path, typer.Option("--out", help="HTML file to write")] = Path("report.html"),
+    modules: Import = None,
 ) -> None:
     """Write a self-contained HTML report of a fitted model."""
-    from integrand.cli.work import write_model_report
+    from integrand.cli.commands import write_model_report
 
+    import_modules(modules)
     write_model_report(model, data, target, out)
     print(out)
 
@@ -250,32 +264,9 @@ def demo(
     run_demo(out, quick)
 
 
-@command
-def reproduce(
-    suite: Annotated[str | None, typer.Argument(help="leave it out to see the list", show_default=False)] = None,
-    datasets: Annotated[str, typer.Option(help="comma-separated; default: those of the suite")] = "",
-    methods: Annotated[str, typer.Option(help="comma-separated; default: those of the suite")] = "",
-    splits: Annotated[str | None, typer.Option(help="such as 0-9 or 0,3; default: those of the suite")] = None,
-    protocol: Annotated[str, typer.Option(help="default (converged) or paper (its schedule and priors)")] = "default",
-    data_dir: Annotated[Path | None, typer.Option(help="directory of the data sets; default: INTEGRAND_DATA")] = None,
-    out: Annotated[Path, typer.Option("--out", help="directory of the results")] = Path("reproduce"),
-    jobs: Annotated[int, typer.Option(help="processes that share the work")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="most of a fit, in place of what the suite says")] = None,
-    do_collect: Annotated[bool, typer.Option("--collect", help="make tables and figures of all results")] = False,
-    docs: Annotated[Path | None, typer.Option(help="where --collect writes; default: `pages` within --out")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a table or figure of the paper again; what is done already is not done twice."""
-    from integrand.cli import reproduce as work
-
-    if do_collect:
-        work.collect_results(out, docs or out / "pages")
-    elif suite is None:
-        work.list_suites(as_json)
-    elif work.run(suite, datasets, methods, splits, protocol, data_dir, out, jobs, minutes):
-        raise typer.Exit(1)
-
-
-def main() -> None:
-    """Entry point of the `integrand` command."""
-    app()
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@guarded
+def reproduce(context: typer.Context) -> None:
+    """Say where the paper's experiments are now: outside the installed library."""
+    again = shlex.join(["python", "-m", "experiments", *context.args])
+    raise InputError(f"`reproduce` is not part of the installed library; in a clone of its repository run: {again}")

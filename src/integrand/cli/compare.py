@@ -2,15 +2,41 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.cli.table import read_table
-from integrand.data.splits import k_folds
+from integrand.data.sources import ArrayRows
+from integrand.data.tables import read_table
 from integrand.errors import InputError
-from integrand.methods.fitting import fit
+from integrand.methods.fit import fit
 from integrand.methods.table import METHODS
+
+
+class Split(NamedTuple):
+    """Row numbers for training and for testing."""
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+def random_split(n_rows: int, test_fraction: float, seed: int) -> Split:
+    """Random rows for testing, at least one on either side; the same seed gives the same split."""
+    n_test = min(max(round(test_fraction * n_rows), 1), n_rows - 1)
+    rows = np.random.default_rng(seed).permutation(n_rows)
+    return Split(rows[n_test:], rows[:n_test])
+
+
+def k_folds(n_rows: int, folds: int, seed: int) -> tuple[Split, ...]:
+    """Shuffle and cut into folds whose sizes differ by at most one; each row is tested exactly once."""
+    if folds < 2:
+        raise InputError(f"folds must be at least 2, not {folds}: use --folds 5")
+    if folds > n_rows:
+        raise InputError(f"{folds} folds need at least as many rows, but there are {n_rows}: use fewer folds")
+    if seed < 0:
+        raise InputError(f"the seed must be at least 0, not {seed}")
+    parts = np.array_split(np.random.default_rng(seed).permutation(n_rows), folds)
+    return tuple(Split(np.concatenate(parts[:i] + parts[i + 1 :]), part) for i, part in enumerate(parts))
 
 
 def compare_table(
@@ -28,7 +54,7 @@ def compare_table(
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
     for k, split in enumerate(k_folds(len(y), folds, seed)):
         for m in names:
-            posterior = fit(X[split.train], y[split.train], method=m, columns=columns, seed=seed, **settings)
+            posterior = fit(ArrayRows(X[split.train], y[split.train], columns), method=m, seed=seed, **settings)
             predictive = posterior.predict(X[split.test], include_noise=True)
             scores[m]["nlpd"][split.test] = -predictive.log_density(y[split.test])
             scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
@@ -56,8 +82,8 @@ def paired_summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray
 
 def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
     """The answer for the best of the methods that integrate (of all others, if none does)."""
-    tried = [m for m in names[1:] if METHODS[m].draws] or names[1:]
-    best = min(tried, key=lambda m: rows[m]["difference"])
+    candidates = [m for m in names[1:] if METHODS[m].draws] or names[1:]
+    best = min(candidates, key=lambda m: rows[m]["difference"])
     return answer(names[0], best, rows[best]["difference"], rows[best]["difference_se"])
 
 
@@ -68,8 +94,8 @@ def answer(reference: str, method: str, difference: float, error: float) -> str:
         return f"Integrate: {method} predicts better than {reference} by {amount}."
     if difference > 2.0 * error:
         return f"Optimise: {method} predicts worse than {reference} by {amount}."
-    ahead = method if difference < 0.0 else reference
-    return f"No clear difference: {ahead} is ahead by {amount}, less than two standard errors."
+    better = method if difference < 0.0 else reference
+    return f"No clear difference: {better} is better by {amount}, less than two standard errors."
 
 
 def _text(names: list[str], rows: dict[str, dict[str, Any]], sentence: str) -> str:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from integrand.cli.compare import answer
-from integrand.data.splits import random_split
+from integrand.cli.compare import answer, random_split
+from integrand.data.sources import ArrayRows
 from integrand.errors import InputError
-from integrand.methods.fitting import fit
+from integrand.methods.fit import fit
 from integrand.metrics import evaluate
 
 
@@ -16,8 +16,8 @@ def run_demo(out: Path, quick: bool) -> None:
     """Fit scikit-learn's diabetes data both ways, compare out of sample, and write model and report to `out`."""
     from sklearn.datasets import load_diabetes
 
-    from integrand.posterior.modelfile import save_model
-    from integrand.report.html import write_report
+    from integrand.report import write_report
+    from integrand.storage.model_file import save_model
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def run_demo(out: Path, quick: bool) -> None:
 
     scores, densities, posteriors = {}, {}, {}
     for method, label in (("ml2", "optimise (ml2)"), ("sgpr-hmc", "integrate (sgpr-hmc)")):
-        posterior = fit(*train, method=method, columns=columns, n_inducing=m, target_ess=target_ess, progress=True)
+        posterior = fit(ArrayRows(*train, columns), method=method, n_inducing=m, target_ess=target_ess, progress=True)
         predictive = posterior.predict(test[0], include_noise=True)
         scores[label] = evaluate(predictive.mixture(), test[1])
         densities[method] = predictive.log_density(test[1])

@@ -1,6 +1,12 @@
-"""What commands share: options by name, and errors as one line with an exit code."""
+"""What commands share: options by name, and errors as one line with an exit code.
+
+What commands print on standard output.
+"""
 
 import functools
+import importlib
+import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -9,24 +15,65 @@ from typing import Annotated, Any
 
 import typer
 
-from integrand.errors import DistributedError, IntegrandError
+from integrand.errors import DistributedError, InputError, IntegrandError
+from integrand.files import plain
 
 Data = Annotated[Path, typer.Argument(help="CSV, gzip CSV or Parquet file", show_default=False)]
+
+
 Rows = Annotated[
     Path,
     typer.Argument(help="CSV, gzip CSV or Parquet file, or many: a directory or a pattern", show_default=False),
 ]
+
+
 Target = Annotated[str, typer.Option("--target", help="column to predict")]
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+
+
 Seed = Annotated[int, typer.Option("--seed", help="same seed, same result (of a fit that was not interrupted)")]
 
 
+def import_modules(names: list[str] | None) -> None:
+    """Import modules, by name or as a file such as `mykernels.py`, from the working directory or where Python looks."""
+    for name in names or ():
+        module = name.removesuffix(".py")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise InputError(f"--import {name}: it needs the module {error.name!r}, which is not there") from error
+            raise InputError(f"--import {name}: there is no module {module!r} here or in Python's path") from None
+        except IntegrandError:
+            raise
+        except Exception as error:
+            raise InputError(f"--import {name}: {type(error).__name__}: {error}") from error
+
+
+Import = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="module with kernels, priors or likelihoods of yours, such as mykernels; repeatable"),
+]
+
+
 Distributed = Annotated[bool, typer.Option("--distributed", help="fit with other processes (docs/scale.md)")]
+
+
 Coordinator = Annotated[
     str | None, typer.Option(help="address of rank 0, such as node1:7800; default: INTEGRAND_COORDINATOR, or detected")
 ]
+
+
 Processes = Annotated[int | None, typer.Option(help="how many there are; default: INTEGRAND_PROCESSES, or detected")]
+
+
 Rank = Annotated[int | None, typer.Option(help="which one this is, from 0; default: INTEGRAND_RANK, or detected")]
+
+
 Timeout = Annotated[float, typer.Option(help="seconds of silence after which another process is given up")]
 
 
@@ -40,16 +87,16 @@ def guarded(function: Callable) -> Callable:
                 warnings.simplefilter("ignore")  # verdicts are printed, not warned of
                 return function(*args, **kwargs)
         except DistributedError as error:
-            from integrand.cli.together import LOST, leave
+            from integrand.cli.supervisor import LOST, leave
 
             print(f"integrand: {error}", file=sys.stderr)
             leave(LOST)
         except IntegrandError as error:
-            from integrand.cli.together import leave
-            from integrand.distributed.ranks import leave_together
+            from integrand.cli.supervisor import leave
+            from integrand.data.processes import leave_with_error
 
             print(f"integrand: {error}", file=sys.stderr)
-            if leave_together(str(error)):
+            if leave_with_error(str(error)):
                 leave(2)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
@@ -57,3 +104,8 @@ def guarded(function: Callable) -> Callable:
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def emit(as_json: bool, facts: dict[str, Any], text: str) -> None:
+    """Print facts as one JSON object, or text for people."""
+    print(json.dumps(plain(facts), allow_nan=False) if as_json else text)

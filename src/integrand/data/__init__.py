@@ -1,1 +1,1 @@
-"""Rows in, sums out: datasets, scaling, splits and named data sets."""
+"""Rows in, sums out: datasets and scaling."""

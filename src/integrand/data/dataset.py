@@ -1,6 +1,7 @@
 """A dataset knows how to sum over its rows; nothing above it knows in how many pieces that happens."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,26 +11,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from integrand.data.checked import checked_rows
-from integrand.data.spread import Spread
-from integrand.data.stream import Stream
+from integrand.data.checks import checked_rows
+from integrand.data.devices import DeviceMesh
+from integrand.data.processes import Processes, SingleProcess
+from integrand.data.streaming import Stream
 from integrand.errors import InputError
 from integrand.precision import in_float64
 
 T = TypeVar("T")
 
-# Bytes of a block of k(Z, X): one that stays in cache.
+# Bytes of a block of k(Z, X): it stays in cache.
 _BLOCK_BYTES = 4 * 2**20
-# Bytes that may be kept between two passes.
+# Bytes that may be saved between two passes.
 _KEEP_BYTES = 256 * 2**20
 
 
 def block_rows_for(n_inducing: int) -> int:
-    """Rows a block for which the block of k(Z, X) stays in cache."""
+    """Rows of a block for which k(Z, X) stays in cache."""
     return max(64, _BLOCK_BYTES // (8 * max(n_inducing, 1)))
 
 
-class Rows(NamedTuple):
+class RowBlock(NamedTuple):
     """One block of rows. Padding rows are zero and have weight 0; without any, `weight` is None."""
 
     X: Float[Array, "..."]
@@ -44,15 +46,16 @@ class Rows(NamedTuple):
 class Dataset(eqx.Module):
     """Rows of (X, y) in blocks of equal length, as JAX arrays in float64.
 
-    Build one with `Dataset.of(X, y)`, or with `laid_out` (`distributed/layout.py`) for rows over devices and processes
-    or on disk. Rows are used through `sum` and `sum_and_keep`; only what needs all of them in memory asks for `arrays`.
+    Build one with `Dataset.of(X, y)`, or by `RowSource.dataset` for rows on disk, on several devices or in several
+    processes. Methods use rows through `sum` and `sum_and_keep`; those that need all rows in memory use `arrays`.
     """
 
-    blocks: Rows | None  # each array with a leading axis of blocks; None where a stream reads them
-    n_rows: int = eqx.field(static=True)  # those of all devices and processes
-    scale: float = eqx.field(static=True, default=1.0)  # each row stands for so many
-    spread: Spread | None = eqx.field(static=True, default=None)
+    blocks: RowBlock | None  # each array with a leading axis of blocks; None where a stream reads them
+    n_rows: int = eqx.field(static=True)  # of all devices and processes
+    scale: float = eqx.field(static=True, default=1.0)  # rows that each row represents
+    mesh: DeviceMesh | None = eqx.field(static=True, default=None)  # None: one device
     stream: Stream | None = eqx.field(static=True, default=None)
+    processes: Processes = eqx.field(static=True, default=SingleProcess())
 
     @classmethod
     @in_float64
@@ -64,11 +67,24 @@ class Dataset(eqx.Module):
         n_rows = len(y)
         n_blocks = -(-n_rows // block_rows)
         length = -(-n_rows // n_blocks)
-        X, y, ones = (jnp.asarray(cut(a, length, n_blocks)) for a in (X, y, np.ones(n_rows)))
-        return cls(Rows(X, y, ones if n_blocks * length > n_rows else None), n_rows)
+        X, y, ones = (jnp.asarray(in_blocks(a, length, n_blocks)) for a in (X, y, np.ones(n_rows)))
+        return cls(RowBlock(X, y, ones if n_blocks * length > n_rows else None), n_rows)
 
-    def standing_for(self, n_rows: int) -> "Dataset":
-        """The same rows as a sample of `n_rows`: every sum is scaled up to what it estimates."""
+    @classmethod
+    @in_float64
+    def sharded(cls, X: np.ndarray, y: np.ndarray, mesh: DeviceMesh, max_rows: int, block_rows: int) -> "Dataset":
+        """The rows of this process over its devices of a mesh, equally many blocks on each device of the mesh.
+
+        `max_rows` is the largest number of rows of any process: all are filled up to it with rows of weight 0.
+        """
+        per_device = math.ceil(max_rows / mesh.n_local)
+        n_blocks = max(1, math.ceil(per_device / block_rows))
+        length, total = math.ceil(per_device / n_blocks), n_blocks * mesh.n_local
+        blocks = (mesh.place(in_blocks(a, length, total)) for a in (X, y, np.ones(len(y))))
+        return cls(RowBlock(*blocks), len(y), mesh=mesh)
+
+    def representing(self, n_rows: int) -> "Dataset":
+        """The same rows as a sample of `n_rows` rows: every sum is scaled up to estimate theirs."""
         return dataclasses.replace(self, scale=n_rows / self.n_rows, n_rows=n_rows)
 
     @property
@@ -78,15 +94,15 @@ class Dataset(eqx.Module):
 
     @property
     def n_padded(self) -> int:
-        """Number of rows with padding: inside a program, those of one device."""
+        """Number of rows with padding; inside a program, of one device."""
         return self.blocks.y.size if self.blocks is not None else self.streaming.n_padded
 
     def can_keep(self, n: int) -> bool:
-        """Whether n numbers for each row may stay from one pass to the next, or are made again."""
+        """Whether n numbers per row may stay in memory from one pass to the next; if not, compute them again."""
         return 8 * n * self.n_padded <= _KEEP_BYTES
 
     @property
-    def held(self) -> Rows:
+    def held(self) -> RowBlock:
         """The blocks of a dataset in memory."""
         assert self.blocks is not None
         return self.blocks
@@ -100,43 +116,38 @@ class Dataset(eqx.Module):
     @property
     def local(self) -> bool:
         """Whether all rows are in the memory of this process."""
-        return self.stream is None and self.spread is None
+        return self.stream is None and self.mesh is None
 
-    def together(self, program: Callable[..., T], *replicated: Any) -> T:
-        """`program(*replicated, data)` where the rows are: on every device that has some, each with its own.
+    def on_all_devices(self, program: Callable[..., T], *replicated: Any) -> T:
+        """`program(*replicated, data)` on every device that has rows, each with its own rows as `data`.
 
-        Inside, sums over rows are sums over all devices, so everything else is the same everywhere.
+        Inside the program sums over rows are sums over all devices, so everything else is the same on each.
         """
-        return program(*replicated, self) if self.spread is None else self.spread.run(program, replicated, self)
+        return program(*replicated, self) if self.mesh is None else self.mesh.run(program, replicated, self)
 
-    def call(self, task: str, phi: np.ndarray, Z: np.ndarray, run: Callable[[], T]) -> T:
-        """`run()`, which runs a program that sums over rows; where there are several processes, in all of them.
-
-        `task` names the program for the others, who have the same model and are told φ and Z.
-        """
-        together = None if self.spread is None else self.spread.together
-        result = run() if together is None else together.lead(task, phi, Z, run)
-        if self.stream is not None and self.stream.error is not None:
-            error, self.stream.error = self.stream.error, None
-            raise error
+    def on_all_processes(self, name: str, phi: np.ndarray, Z: np.ndarray, program: Callable[[], T]) -> T:
+        """`program()`, which sums over rows; other processes run their program of this name at the same φ and Z."""
+        result = self.processes.run_on_all(name, phi, Z, program)
+        if self.stream is not None:
+            self.stream.raise_error()
         return result
 
-    def sum(self, summand: Callable[..., T], *kept: Any) -> T:
+    def sum(self, summand: Callable[..., T], *saved: Any) -> T:
         """Σ over blocks of summand(rows, *kept_of_that_block), a pytree of arrays."""
-        return self.sum_and_keep(lambda rows, *block: (summand(rows, *block), None), *kept)[0]
+        return self.sum_and_keep(lambda rows, *block: (summand(rows, *block), None), *saved)[0]
 
-    def sum_and_keep(self, summand: Callable[..., tuple[T, Any]], *kept: Any) -> tuple[T, Any]:
-        """Sum the first result of `summand` over blocks and stack its second result, one entry a block.
+    def sum_and_keep(self, summand: Callable[..., tuple[T, Any]], *saved: Any) -> tuple[T, Any]:
+        """Sum the first result of `summand` over blocks and stack its second result, one entry per block.
 
-        `kept` are such stacks from an earlier pass: block i of each is given to `summand` after the rows.
+        `saved` are such stacks from an earlier pass: block i of each is given to `summand` after the rows.
         """
         if self.stream is not None:
-            total, keep = _sum_chunks(self.stream, summand, *kept)
+            total, keep = _sum_chunks(self.stream, summand, *saved)
         else:
-            total, keep = _sum_blocks(summand, self.blocks, *kept)
+            total, keep = _sum_blocks(summand, self.blocks, *saved)
         if self.scale != 1.0:
             total = jax.tree.map(lambda a: self.scale * a, total)
-        return total if self.spread is None else self.spread.sum(total), keep
+        return total if self.mesh is None else self.mesh.sum(total), keep
 
     def arrays(self) -> tuple[Float[Array, "N D"], Float[Array, " N"]]:
         """X and y without padding, in the original order: for methods that need the whole matrix."""
@@ -146,7 +157,7 @@ class Dataset(eqx.Module):
         return self.blocks.X.reshape(-1, self.n_columns)[:n], self.blocks.y.reshape(-1)[:n]
 
 
-def cut(values: np.ndarray, length: int, n_blocks: int) -> np.ndarray:
+def in_blocks(values: np.ndarray, length: int, n_blocks: int) -> np.ndarray:
     """Rows in blocks, the last filled up with zeros."""
     padding = n_blocks * length - len(values)
     padded = np.pad(values, [(0, padding)] + [(0, 0)] * (values.ndim - 1)) if padding else values
@@ -169,10 +180,10 @@ def _sum_blocks(summand: Callable, *inputs: Any) -> tuple[Any, Any]:
     return jax.lax.scan(step, zero, inputs)
 
 
-def _sum_chunks(stream: Stream, summand: Callable, *kept: Any) -> tuple[Any, Any]:
-    """The same over chunks that are read while the one before computes, each in blocks."""
+def _sum_chunks(stream: Stream, summand: Callable, *saved: Any) -> tuple[Any, Any]:
+    """The same over chunks, each in blocks; a chunk is read while the one before it computes."""
 
-    def chunk(number, *kept_of_chunk):
-        return _sum_blocks(summand, Rows(*stream.chunk(number)), *kept_of_chunk)
+    def chunk(number, *saved_of_chunk):
+        return _sum_blocks(summand, RowBlock(*stream.chunk(number)), *saved_of_chunk)
 
-    return _sum_blocks(chunk, stream.numbers(), *kept)
+    return _sum_blocks(chunk, stream.numbers(), *saved)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from integrand.data.checked import checked_matrix, checked_rows
+from integrand.data.checks import checked_matrix, checked_rows
 from integrand.errors import InputError
 
 # A spread of at most this many rounding units is noise of the number format, not information.
@@ -95,18 +95,6 @@ class Standardiser:
     def inverse_y(self, y: Any) -> np.ndarray:
         """Scaled values or means of y, any shape, in original units."""
         return np.asarray(y, dtype=np.float64) * self.y_sd + self.y_mean
-
-    def inverse_y_sd(self, sd: Any) -> np.ndarray:
-        """Standard deviations of scaled y (noise, signal scale) in original units."""
-        return np.asarray(sd, dtype=np.float64) * self.y_sd
-
-    def inverse_y_variance(self, variance: Any) -> np.ndarray:
-        """Variances of scaled y in squared original units."""
-        return np.asarray(variance, dtype=np.float64) * self.y_sd**2
-
-    def inverse_log_density(self, log_density: Any) -> np.ndarray:
-        """Log density of y in original units: that of scaled y minus log sd, for each point (Jacobian)."""
-        return np.asarray(log_density, dtype=np.float64) - np.log(self.y_sd)
 
     def _check_columns(self, X: np.ndarray) -> None:
         if X.ndim == 0 or X.shape[-1] != len(self.x_mean):

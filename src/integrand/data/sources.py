@@ -1,188 +1,399 @@
-"""The data sets of the paper by name: read from a directory, checked by hash, fetched where that is possible.
+"""Where the rows of a fit come from: arrays in memory, or memory-mapped arrays and Parquet files that stay on disk.
 
-A data set is a CSV file (or CSV in gzip) with a header row, the target in the last column, rows in the order
-of the public source and nothing scaled. The library contains none of them; `catalogue` describes each.
+A source is read once for its moments and a uniform subsample (`overview`). Then it becomes a `Dataset`: in memory,
+over several devices, or read from disk at every pass. With several processes each has a part of the rows.
 """
 
-import csv
-import difflib
-import hashlib
-import http.client
-import io
-import os
-import urllib.error
-import urllib.request
+import copy
+import dataclasses
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
+from jaxtyping import Float
 
-from integrand.data.catalogue import SOURCES, Mirror, Source, parse_table
-from integrand.errors import DataSourceError
-from integrand.files import atomic_write
+from integrand.data.checks import checked_rows
+from integrand.data.dataset import Dataset, block_rows_for
+from integrand.data.processes import Processes, SingleProcess
+from integrand.data.scaling import ROUNDING_UNITS, Standardiser
+from integrand.data.streaming import Stream
+from integrand.data.tables import refuse_non_finite
+from integrand.errors import InputError
 
-DIRECTORY_VARIABLE = "INTEGRAND_DATA"
-
-
-class NamedData(NamedTuple):
-    """A data set with its names: X (N, D) and y (N,), in original units."""
-
-    X: np.ndarray
-    y: np.ndarray
-    feature_names: tuple[str, ...]
-    target_name: str
-    name: str
+# Bytes that the rows of one process may take, unless another limit is given.
+MEMORY = 2**30
+# Rows that a pass looks at together.
+_PASS_ROWS = 65_536
 
 
-def load(name: str | Source, directory: str | os.PathLike | None = None, download: bool = False) -> NamedData:
-    """Read a named data set, and refuse one that is not exactly the known table.
+class Moments(NamedTuple):
+    """Means, spreads and ranges of some rows, per column; the target is the last column."""
+
+    n_rows: int
+    mean: Float[np.ndarray, " columns"]
+    squares: Float[np.ndarray, " columns"]  # Σ (value - mean)²
+    low: Float[np.ndarray, " columns"]
+    high: Float[np.ndarray, " columns"]
+
+    def then(self, other: "Moments") -> "Moments":
+        """Both parts as one (Chan, Golub & LeVeque 1979): no large sums are subtracted."""
+        n = self.n_rows + other.n_rows
+        shift = other.mean - self.mean
+        return Moments(
+            n,
+            self.mean + shift * (other.n_rows / n),
+            self.squares + other.squares + shift**2 * (self.n_rows * other.n_rows / n),
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    def standardiser(self) -> Standardiser:
+        """Mean and population sd; a column that is constant up to rounding becomes zero."""
+        rounding = ROUNDING_UNITS * np.finfo(float).eps * np.maximum(np.abs(self.low), np.abs(self.high))
+        sd = np.sqrt(self.squares / self.n_rows)
+        sd = np.where((self.high - self.low > rounding) & (sd > 0), sd, 1.0)
+        return Standardiser(self.mean[:-1], sd[:-1], self.mean[-1], sd[-1])
+
+
+def combined(parts: Sequence[Moments]) -> Moments:
+    """All parts as one."""
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.then(part)
+    return whole
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All rows after one pass over them; the target is the last column."""
+
+    n_rows: int
+    low: Float[np.ndarray, " columns"]
+    high: Float[np.ndarray, " columns"]
+    scaler: Standardiser
+    subsample: Float[np.ndarray, "K columns"] | None  # uniform, in order; None where it would be all rows in memory
+
+    def standardiser(self, likelihood: Any) -> Standardiser:
+        """The scaler of these rows; y stays as it is where the likelihood needs that, as for counts."""
+        scaler = self.scaler
+        if not likelihood.standardises_y:
+            scaler = dataclasses.replace(scaler, y_mean=0.0, y_sd=1.0)
+        if not 1e-100 < scaler.y_sd < 1e100:  # its square is a variance
+            raise InputError(f"the standard deviation of y is {scaler.y_sd:.1e}: give y in other units")
+        return scaler
+
+
+class RowSource(ABC):
+    """Rows of inputs and a target.
+
+    Attributes
+    ----------
+    columns
+        Names of the inputs.
+    n_rows
+        Rows of all processes.
+    table_rows
+        Rows of the table that this process can read.
+    own
+        Those of them that are this process's share.
+    processes
+        Those that fit together.
+    memory
+        Bytes that the rows of one process may take; beyond that they are read at every pass.
+    scaler
+        How to standardise; None: by mean and standard deviation of these rows.
+    """
+
+    in_memory: ClassVar[bool] = False  # as arrays, which every method can use
+    target: str = "target"  # its name, for messages
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        table_rows: int,
+        *,
+        memory: int = MEMORY,
+        processes: Processes = SingleProcess(),
+        shared: bool = True,
+        scaler: Standardiser | None = None,
+    ):
+        self.columns, self.table_rows = tuple(columns), table_rows
+        self.memory, self.scaler = memory, scaler
+        self._divide(processes, shared)
+
+    def _divide(self, processes: Processes, shared: bool) -> None:
+        """Find the rows of this process: a share of a table that all can read, or all of its own table."""
+        self.processes, self._overviews = processes, {}
+        outlines = processes.all_gather([list(self.columns), self.outline() if shared else []])
+        for rank, (columns, outline) in enumerate(outlines):
+            if columns != outlines[0][0]:
+                raise InputError(
+                    f"rank {rank} has the columns {', '.join(columns)}, rank 0 {', '.join(outlines[0][0])}"
+                )
+            if outline != outlines[0][1]:
+                first = outlines[0][1]
+                differing = [str(part) for part in (*outline, *first) if (part in outline) != (part in first)]
+                raise InputError(
+                    f"rank {rank} sees another table than rank 0 ({'; '.join(differing[:4])}): give all processes the "
+                    "same files"
+                )
+        ends = [self.table_rows * k // processes.size for k in (processes.rank, processes.rank + 1)]
+        self.own = range(*ends) if shared else range(self.table_rows)
+        self.n_rows = self.table_rows if shared else sum(processes.all_gather(self.table_rows))
+
+    def among(self, processes: Processes, shared: bool = True) -> "RowSource":
+        """The same rows for several processes: shared among them, or those that this process alone has."""
+        rows = copy.copy(self)
+        rows._divide(processes, shared)
+        return rows
+
+    def but(
+        self,
+        columns: Sequence[str] | None = None,
+        memory: int | None = None,
+        scaler: Standardiser | None = None,
+    ) -> "RowSource":
+        """The same rows with other names, another limit of memory or another scaler."""
+        rows = copy.copy(self)
+        rows.columns = tuple(_names(columns or self.columns, self.n_columns))
+        rows.memory, rows.scaler = memory if memory is not None else self.memory, scaler or self.scaler
+        rows._overviews = {}
+        return rows
+
+    @property
+    def n_columns(self) -> int:
+        """D."""
+        return len(self.columns)
+
+    @property
+    def n_own(self) -> int:
+        """Rows of this process."""
+        return len(self.own)
+
+    @abstractmethod
+    def values(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
+        """Rows first ... last - 1 of the table as they are, the target last."""
+
+    @abstractmethod
+    def where(self, row: int) -> str:
+        """The place of a row of the table, for messages."""
+
+    def outline(self) -> list[Any]:
+        """What tells one table from another without reading it, as JSON."""
+        return [["rows", self.table_rows]]
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What `open_source` needs to open these rows again, as JSON; empty if a run directory keeps `arrays`."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Rows that a run directory keeps; none for those that are on disk anyway."""
+        return {}
+
+    def read(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
+        """Rows first ... last - 1 of this process, all of them finite."""
+        first, last = self.own.start + first, self.own.start + last
+        table = self.values(first, last)
+        refuse_non_finite(table, (*self.columns, self.target), lambda row: self.where(first + row))
+        return table
+
+    def overview(self, subsample: int, seed: int) -> Overview:
+        """One pass over the rows of each process, and what all of them have; a second call costs nothing.
+
+        `subsample` rows are drawn uniformly, or all are taken where there are no more.
+        """
+        if (subsample, seed) not in self._overviews:
+            self._overviews[subsample, seed] = self._overview(subsample, seed)
+        return self._overviews[subsample, seed]
+
+    def _overview(self, subsample: int, seed: int) -> Overview:
+        processes = self.processes
+        counts = processes.all_gather(self.n_own)
+        if min(counts) == 0:
+            raise InputError(f"rank {counts.index(0)} has no rows: use fewer processes")
+        first = sum(counts[: processes.rank])
+        chosen = chosen_rows(subsample_generator(seed), sum(counts), subsample)
+        begin, end = map(int, np.searchsorted(chosen, [first, first + self.n_own]))
+        mine, some = processes.on_all(lambda: moments(self, chosen[begin:end] - first))
+        gathered = processes.all_gather([mine.n_rows, *(values.tolist() for values in mine[1:])])
+        whole = combined([Moments(n, *map(np.array, arrays)) for n, *arrays in gathered])
+        table = processes.gather_rows(some, begin, len(chosen))
+        return Overview(whole.n_rows, whole.low, whole.high, self.scaler or whole.standardiser(), table)
+
+    def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
+        """All rows, standardised: in memory, over all devices, or read from disk at every pass."""
+        processes, devices = self.processes, self.processes.devices()
+        length = block_rows_for(n_inducing)
+        max_rows = max(processes.all_gather(self.n_own))
+        mesh = devices if devices.n_devices > 1 else None
+        if 8 * max_rows * (self.n_columns + 2) > self.memory:
+            stream = Stream(self, scaler, length, max_rows, devices=devices.n_local)
+            return Dataset(None, self.n_rows, mesh=mesh, stream=stream, processes=processes)
+        table = processes.on_all(lambda: self.read(0, self.n_own))
+        X, y = scaler.transform_X(table[:, :-1]), scaler.transform_y(table[:, -1])
+        if mesh is None:
+            return Dataset.of(X, y, length)
+        data = Dataset.sharded(X, y, mesh, max_rows, length)
+        return dataclasses.replace(data, n_rows=self.n_rows, processes=processes)
+
+
+def moments(rows: RowSource, chosen: np.ndarray) -> tuple[Moments, Float[np.ndarray, "K columns"]]:
+    """Moments of all rows of this process, and the chosen ones among them, in one pass."""
+    total: Moments | None = None
+    sample = np.zeros((len(chosen), rows.n_columns + 1))
+    for first in range(0, rows.n_own, _PASS_ROWS):
+        table = rows.read(first, min(first + _PASS_ROWS, rows.n_own))
+        mean = table.mean(axis=0)
+        mean = mean + (table - mean).mean(axis=0)  # what rounding of the large sum lost
+        block = Moments(len(table), mean, ((table - mean) ** 2).sum(axis=0), table.min(axis=0), table.max(axis=0))
+        total = block if total is None else total.then(block)
+        places = slice(*np.searchsorted(chosen, [first, first + len(table)]))
+        sample[places] = table[chosen[places] - first]
+    assert total is not None
+    return total, sample
+
+
+def subsample_generator(seed: int) -> np.random.Generator:
+    """The generator that draws subsamples: the same rows for a seed, wherever they are."""
+    return np.random.default_rng([seed, 77])
+
+
+def chosen_rows(rng: np.random.Generator, n_rows: int, wanted: int) -> np.ndarray:
+    """Numbers of `wanted` rows, or of all if there are no more, in order."""
+    return np.arange(n_rows) if n_rows <= wanted else np.sort(rng.choice(n_rows, wanted, replace=False))
+
+
+@final
+class ArrayRows(RowSource):
+    """Arrays X (N, D) and y (N,) in the memory of one process.
 
     Parameters
     ----------
-    name
-        A key of `SOURCES`, or a record of one's own.
-    directory
-        Where the files are; the environment variable INTEGRAND_DATA if left out.
-    download
-        Fetch the file into the directory if it is not there yet.
+    X, y
+        Finite numbers.
+    columns
+        Names of the columns of X; by default x0, x1, ...
+    scaler
+        How to standardise; by default mean and standard deviation of these rows.
     """
-    source, folder = _source(name), _directory(directory)
-    path = _present(source, folder)
-    if path is None and download:
-        path = fetch(source, folder)
-    if path is None:
-        remedy = (
-            "pass download=True to fetch it"
-            if source.mirrors
-            else f"it cannot be downloaded ({source.by_hand}); put it there by hand"
-        )
-        raise DataSourceError(
-            f"no {' or '.join(source.file_names)} in {folder}: {remedy}, or name the directory that holds it "
-            f"(directory=... or {DIRECTORY_VARIABLE})"
-        )
-    try:
-        table = _verified(parse_table(path.read_bytes()), source)
-    except OSError as error:
-        raise DataSourceError(f"cannot read {path}: {error}. Check its permissions") from error
-    except ValueError as error:
-        again = f"fetch({source.name!r}, directory) replaces it" if source.mirrors else "replace it"
-        raise DataSourceError(f"{path} is not the {source.name} data set: {error}. Delete it, or {again}") from error
-    X, y = table[:, :-1].copy(), table[:, -1].copy()
-    return NamedData(X, y, source.columns[:-1], source.columns[-1], source.name)
+
+    in_memory = True
+
+    def __init__(self, X: Any, y: Any, columns: Sequence[str] | None = None, scaler: Standardiser | None = None):
+        self.X, self.y = checked_rows(X, y)
+        super().__init__(_names(columns, self.X.shape[1]), len(self.y), scaler=scaler)
+
+    def values(self, first: int, last: int) -> np.ndarray:
+        """Some of the rows."""
+        return np.concatenate([self.X[first:last], self.y[first:last, None]], axis=1)
+
+    def where(self, row: int) -> str:
+        """Row number."""
+        return f"row {row}"
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing: the arrays are kept."""
+        return {}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All rows."""
+        return {"X": self.X, "y": self.y}
+
+    def _overview(self, subsample: int, seed: int) -> Overview:
+        X, y = self.X, self.y
+        low, high = (np.append(f(X, axis=0), f(y)) for f in (np.min, np.max))
+        some = None
+        if self.n_rows > subsample:
+            chosen = chosen_rows(subsample_generator(seed), self.n_rows, subsample)
+            some = np.concatenate([X[chosen], y[chosen, None]], axis=1)
+        return Overview(self.n_rows, low, high, self.scaler or Standardiser.fit(X, y), some)
+
+    def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
+        """All rows, standardised, in memory."""
+        return Dataset.of(scaler.transform_X(self.X), scaler.transform_y(self.y), block_rows_for(n_inducing))
 
 
-def available(directory: str | os.PathLike | None = None) -> tuple[str, ...]:
-    """Names of the data sets with a file in the directory (content unchecked)."""
-    folder = _directory(directory)
-    return tuple(name for name, source in SOURCES.items() if _present(source, folder))
-
-
-def fetch(
-    name: str | Source,
-    directory: str | os.PathLike | None = None,
-    *,
-    url: str | None = None,
-    timeout: float = 30.0,
-) -> Path:
-    """Download, check and store a data set as `name.csv`; an existing file is replaced only by a good one.
+@final
+class MappedRows(RowSource):
+    """Arrays X (N, D) and y (N,) of any size, for instance memory-mapped by `numpy.load(..., mmap_mode="r")`.
 
     Parameters
     ----------
-    name, directory
-        As in `load`. The directory is made if it does not exist.
-    url
-        Another address. It serves the format of the first mirror, or without any a CSV as `load` reads it.
-    timeout
-        Seconds to wait for the server, at each step.
+    X, y
+        Arrays that are read by slices of rows.
+    columns
+        Names of the columns of X; by default x0, x1, ...
+    memory
+        Bytes that the rows of one process may take; beyond that they are read at every pass.
+    processes
+        Those that fit together, from `join`.
+    shared
+        True: all processes see the same arrays and divide the rows. False: each gives rows of its own.
     """
-    source, folder = _source(name), _directory(directory)
-    mirrors = source.mirrors
-    if url is not None:
-        known = [mirror for mirror in mirrors if mirror.url == url]
-        mirrors = (known[0] if known else Mirror(url, mirrors[0].parse if mirrors else parse_table),)
-    if not mirrors:
-        raise DataSourceError(
-            f"{source.name} cannot be downloaded: {source.by_hand}. Put {source.file_names[0]} into {folder} "
-            "by hand, or pass url= with the address of such a file"
-        )
-    path = folder / source.file_names[0]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Opened before the download: an unwritable directory should not cost the user a transfer.
-        atomic_write(path, lambda stream: stream.write(_as_csv(source, _first_good(source, mirrors, timeout))))
-    except OSError as error:
-        raise DataSourceError(f"cannot write {path}: {error}. Choose a directory you may write to") from error
-    return path
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        memory: int = MEMORY,
+        processes: Processes = SingleProcess(),
+        shared: bool = True,
+    ):
+        names = processes.on_all(lambda: _checked_shapes(X, y, columns))
+        self._X, self._y = X, y
+        super().__init__(names, len(X), memory=memory, processes=processes, shared=shared)
+
+    def values(self, first: int, last: int) -> np.ndarray:
+        """Rows as they are on disk."""
+        X, y = self._X[first:last], self._y[first:last]
+        return np.concatenate([np.asarray(X, float), np.asarray(y, float)[:, None]], axis=1)
+
+    def where(self, row: int) -> str:
+        """Row number."""
+        return f"row {row}"
+
+    def describe(self) -> dict[str, Any]:
+        """The files behind memory maps; arrays in memory, and parts of a map, cannot be opened again."""
+        files = [_npy_file(a) for a in (self._X, self._y)]
+        return {"mapped": files if all(files) else [], "n_rows": self.table_rows, "names": list(self.columns)}
 
 
-def _as_csv(source: Source, table: np.ndarray) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(source.columns)
-    writer.writerows([repr(value) for value in row] for row in table.tolist())
-    return text.getvalue().encode()
+def _checked_shapes(X: Any, y: Any, columns: Sequence[str] | None) -> list[str]:
+    """Names of the columns, if X is a matrix and y a vector of the same rows."""
+    if X.ndim != 2 or y.shape != (len(X),) or len(X) == 0 or X.shape[1] == 0:
+        raise InputError(f"X must have shape (N, D) and y (N,), not {X.shape} and {y.shape}")
+    return _names(columns, X.shape[1])
 
 
-def values_hash(table: np.ndarray) -> str:
-    """SHA-256 of the values as little-endian float64, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(table, dtype="<f8").tobytes()).hexdigest()
+def _names(columns: Sequence[str] | None, n_columns: int) -> list[str]:
+    names = [f"x{i}" for i in range(n_columns)] if columns is None else list(columns)
+    if len(names) != n_columns:
+        raise InputError(f"{len(names)} column names were given for {n_columns} columns")
+    return names
 
 
-def _verified(table: np.ndarray, source: Source) -> np.ndarray:
-    if table.shape != source.shape:
-        raise ValueError(f"its shape (rows, columns with target) is {table.shape}, not {source.shape}")
-    if values_hash(table) != source.sha256:
-        raise ValueError(f"the shape {table.shape} is right but the SHA-256 is not: values changed or rows reordered")
-    return table
+def _npy_file(array: Any) -> str:
+    """The .npy file that an array maps as a whole, or nothing: a view has the name of its file, but not its rows."""
+    file = getattr(array, "filename", None)
+    if file is None or not isinstance(array.base, mmap.mmap):
+        return ""
+    with open(file, "rb") as stream:
+        return str(Path(file).resolve()) if stream.read(6) == b"\x93NUMPY" else ""
 
 
-def _first_good(source: Source, mirrors: tuple[Mirror, ...], timeout: float) -> np.ndarray:
-    failures = []
-    for mirror in mirrors:
-        try:
-            request = urllib.request.Request(mirror.url, headers={"User-Agent": "integrand"})
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                raw = response.read()
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            failures.append(f"{mirror.url} {_cause(error, timeout)}")
-        else:
-            try:
-                return _verified(mirror.parse(raw), source)
-            except ValueError as error:
-                failures.append(f"{mirror.url} is not the {source.name} data set ({error})")
-    raise DataSourceError(
-        f"could not download {source.name}: {'; '.join(failures)}. Try again later, pass url= with another "
-        f"address, or put {source.file_names[0]} into the directory by hand"
-    )
-
-
-def _cause(error: Exception, timeout: float) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        error.close()
-        return f"answered {error.code} {error.reason}"
-    if isinstance(getattr(error, "reason", error), TimeoutError):
-        return f"gave no answer within {timeout:g} s (timeout)"
-    return f"could not be read ({error})"
-
-
-def _source(name: str | Source) -> Source:
-    if isinstance(name, Source):
-        return name
-    if isinstance(name, str) and name in SOURCES:
-        return SOURCES[name]
-    near = difflib.get_close_matches(str(name).lower(), SOURCES, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise DataSourceError(f"no data set is named {name!r}: {hint}Known names: {', '.join(SOURCES)}")
-
-
-def _directory(directory: str | os.PathLike | None) -> Path:
-    directory = directory or os.environ.get(DIRECTORY_VARIABLE)
-    if not directory:
-        raise DataSourceError(
-            f"no data directory: pass directory=... (--data-dir on the command line), or set {DIRECTORY_VARIABLE}"
-        )
-    return Path(directory).expanduser()
-
-
-def _present(source: Source, folder: Path) -> Path | None:
-    return next((folder / name for name in source.file_names if os.path.isfile(folder / name)), None)
+def as_rows(X: Any, y: Any = None) -> RowSource:
+    """A source as it is, or arrays as `ArrayRows`; a data frame brings the names of its columns."""
+    if isinstance(X, RowSource):
+        if y is not None:
+            raise InputError("rows on disk have their target with them: leave y out")
+        return X
+    if y is None:
+        raise InputError("y is missing: give X and y, or rows that have a target, such as open_rows(path, target)")
+    names = list(getattr(X, "columns", ()))
+    return ArrayRows(X, y, names if names and all(isinstance(name, str) for name in names) else None)

@@ -7,35 +7,49 @@ likelihood. When n are live, the prior volume X above the lowest shrinks by a fa
 
 A replacement starts at a live point and walks along slices in random directions, shaped by the live points, with
 BlackJAX's slice kernel and constraint. BlackJAX's own outer loop (`nss`) moves its walkers in lockstep, so that each
-waits for the slowest at every slice; here they walk one after the other, and side by side in threads.
+waits for the slowest at every slice. Here they walk one after the other, and side by side in threads.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from scipy.special import logsumexp
 
-from integrand.errors import InputError, NumericalError
-from integrand.infer.chains import Chains
-from integrand.infer.evidence import Weighed, equal_weights, errors, weigh
-from integrand.infer.slots import arrays, chain_key
-from integrand.infer.threads import one_blas_thread
-from integrand.infer.traced import Traced
-from integrand.infer.walks import WALKS, Points, values_program, walks_program
+from integrand.compilation import compiler_options, one_blas_thread
+from integrand.errors import InputError, NumericalError, need
+from integrand.infer.base import Chains, Plan, TracedDensity
+from integrand.infer.blackjax_kernels import MAX_CUTS, MAX_EXPANSIONS, finite_or_rejected, stepping_out
+from integrand.infer.chain_runner import arrays, chain_key
 from integrand.precision import float64_scope
 
-# The share of the live points that is replaced at once.
+# Simulated sequences of volumes: their standard deviation is then known within 5 %.
+_SIMULATIONS = 200
+# Walks in one call of the compiled program, at most: enough to share the cost of a call.
+WALKS = 16
+# The share of the live points that is replaced at once, by walks that all start above one level.
 _SHARE = 0.1
-_WATCH_SECONDS = 0.25
+# Seconds between two calls of the callback.
+_POLL_SECONDS = 0.25
 
 
-class NestedWatch(NamedTuple):
-    """What a watcher sees: points that died, log evidence so far, and the live points' share of the evidence."""
+class Points(NamedTuple):
+    """Points with their log prior and log likelihood."""
+
+    x: Float[np.ndarray, "S P"]
+    log_prior: Float[np.ndarray, " S"]
+    log_likelihood: Float[np.ndarray, " S"]
+
+
+class NestedSnapshot(NamedTuple):
+    """What a callback sees: points that died, log evidence so far, and the live points' share of the evidence."""
 
     dead: int
     log_evidence: float
@@ -43,8 +57,12 @@ class NestedWatch(NamedTuple):
     seconds: float
 
 
+# Called a few times a second; True ends the run.
+NestedCallback = Callable[[NestedSnapshot], bool | None]
+
+
 class NestedRun(NamedTuple):
-    """What a run gave. `points` count by `log_weights`; `chains` hold draws of equal weight resampled from them."""
+    """The result. `points` count by `log_weights`; `chains` hold draws of equal weight resampled from them."""
 
     points: Points
     log_weights: Float[np.ndarray, " S"]  # normalised
@@ -52,76 +70,97 @@ class NestedRun(NamedTuple):
     log_evidence_error: float  # standard deviation over simulated volumes
     information: float  # KL divergence of the posterior from the prior, in nats
     ess: float  # independent draws that the weighted points are worth
-    remaining: float  # share of the evidence that was still with the live points at the end
+    remaining: float  # share of the evidence that the live points still had at the end
     chains: Chains
     evaluations: int
     interrupted: bool
     stuck: bool  # ended because all live points had one likelihood
 
 
-def sample_nested(
-    target: Traced,
-    prior_draws: Float[np.ndarray, "K P"],
-    *,
-    seed: Sequence[int],
-    precision: float = 1e-3,
-    n_slices: int | None = None,
-    n_chains: int = 4,
-    max_evaluations: int | None = None,
-    parallel: int = 2,
-    watch: Callable[[NestedWatch], bool | None] | None = None,
-) -> NestedRun:
-    """Evidence and posterior of `target`, from live points that are draws from its prior.
+class Weights(NamedTuple):
+    """Weights of all points in the order of their deaths, and their sums."""
 
-    The error of the log evidence is about √(information / K).
+    log_weights: Float[np.ndarray, " S"]  # normalised
+    log_evidence: float
+    information: float
+    remaining: float
+
+
+class Errors(NamedTuple):
+    """The uncertainty of log evidence and means that comes from the volumes, which are only known as random numbers."""
+
+    log_evidence: float  # mean and standard deviation over simulated volumes
+    log_evidence_error: float
+    ess: float
+
+
+@dataclass(frozen=True)
+class NestedSampling:
+    """Evidence and posterior from live points that are draws from the prior.
+
+    The error of the log evidence is about √(information / K) with K live points.
 
     Parameters
     ----------
-    prior_draws
-        The first live points. They alone say how the prior is normalised: `log_prior` may lack a constant.
     precision
-        End when the live points hold less than this share of the evidence.
+        The run ends when the live points hold less than this share of the evidence.
     n_slices
-        Slices walked to a new point: 3 P, at least 6, unless told. Fewer make the evidence's error too small.
+        Slices walked to a new point: by default 3 P, at least 6. With fewer, the error of the evidence is too small.
     n_chains
-        Chains into which the draws of equal weight are divided (nested draws have no chains of their own).
+        Chains into which the draws of equal weight are divided, since nested sampling has none.
     max_evaluations
-        End after so many evaluations of the likelihood, whatever the precision.
-    parallel
-        Walks that run at the same time; 1 also leaves all threads to the evaluation.
-    watch
-        Called a few times a second; ends the run by returning True.
+        The run ends after this many evaluations of the likelihood, whatever the precision.
     """
-    n_live, dimension = prior_draws.shape
-    if n_live < max(20, 2 * dimension):
-        raise InputError(f"nested sampling needs at least {max(20, 2 * dimension)} live points, not {n_live}")
-    n_slices = max(6, 3 * dimension) if n_slices is None else n_slices
-    work = _Nested(target, seed, n_slices, parallel)
-    began, looked, interrupted, ended = time.monotonic(), 0.0, False, False
-    with float64_scope(), one_blas_thread(parallel > 1):
-        work.begin(prior_draws)
-        while not ended:
-            try:
-                work.replace()
-                now, so_far = time.monotonic(), work.weighed()
-                ended = work.stuck or so_far.remaining < precision
-                ended = ended or (max_evaluations is not None and work.evaluations >= max_evaluations)
-                if watch is not None and now - looked > _WATCH_SECONDS:
-                    looked = now
-                    dead = sum(len(d.x) for d in work.dead)
-                    ended = bool(watch(NestedWatch(dead, so_far.log_evidence, so_far.remaining, now - began))) or ended
-            except KeyboardInterrupt:
-                interrupted = ended = True
-    return work.result(np.random.default_rng([*seed, 1]), n_chains, interrupted)
+
+    precision: float = 1e-3
+    n_slices: int | None = None
+    n_chains: int = 4
+    max_evaluations: int | None = None
+
+    def run(
+        self,
+        target: TracedDensity,
+        prior_draws: Float[np.ndarray, "K P"],
+        plan: Plan,
+        callback: NestedCallback | None = None,
+    ) -> NestedRun:
+        """Nested sampling of `target` with the seed of the plan, and as many walks at the same time.
+
+        The prior draws are the first live points. They alone normalise the prior: `log_prior` may lack a constant.
+        """
+        n_live, dimension = prior_draws.shape
+        if n_live < max(20, 2 * dimension):
+            raise InputError(f"nested sampling needs at least {max(20, 2 * dimension)} live points, not {n_live}")
+        n_slices = max(6, 3 * dimension) if self.n_slices is None else self.n_slices
+        work = _LivePoints(target, plan, n_slices)
+        began, called, interrupted, ended = time.monotonic(), 0.0, False, False
+        with float64_scope(), one_blas_thread(plan.parallel > 1):
+            work.begin(prior_draws)
+            while not ended:
+                try:
+                    work.replace()
+                    now, weights = time.monotonic(), work.weights()
+                    ended = work.stuck or weights.remaining < self.precision
+                    ended = ended or (self.max_evaluations is not None and work.evaluations >= self.max_evaluations)
+                    if callback is not None and now - called > _POLL_SECONDS:
+                        called, dead = now, sum(len(d.x) for d in work.dead)
+                        stop = callback(NestedSnapshot(dead, weights.log_evidence, weights.remaining, now - began))
+                        ended = bool(stop) or ended
+                except KeyboardInterrupt:
+                    interrupted = ended = True
+        return work.result(np.random.default_rng([*plan.seed, 1]), self.n_chains, interrupted)
 
 
-class _Nested:
+# ---- live points
+
+
+class _LivePoints:
     """The live points, the dead, and the program that replaces them."""
 
-    def __init__(self, target: Traced, seed: Sequence[int], n_slices: int, parallel: int):
-        self.target, self.n_slices, self.parallel = target, n_slices, parallel
-        self.key, self.rng = chain_key([*seed, 0]), np.random.default_rng([*seed, 0])
-        self.program = walks_program(target.log_prior, target.log_likelihood, 1 if parallel > 1 else 0)
+    def __init__(self, target: TracedDensity, plan: Plan, n_slices: int):
+        self.target, self.n_slices, self.parallel = target, n_slices, plan.parallel
+        self.key, self.rng = chain_key([*plan.seed, 0]), np.random.default_rng([*plan.seed, 0])
+        self.program = walks_program(target.log_prior, target.log_likelihood, 1 if plan.parallel > 1 else 0)
         self.dead: list[Points] = []
         self.block, self.evaluations, self.compiled, self.stuck = 0, 0, False, False
 
@@ -138,13 +177,13 @@ class _Nested:
             raise NumericalError("the log likelihood is not finite at any draw from the prior: try other priors")
 
     def replace(self) -> None:
-        """Let the lowest tenth of the live points die, and put walkers from the others in their places.
+        """Replace the lowest tenth of the live points by walks from the others.
 
-        All points on the level at which the last one dies go with it: on a plateau they have no order.
+        All points with the likelihood of the last one to die go with it: on a plateau they have no order.
         """
         level = np.sort(self.live.log_likelihood)[max(1, int(_SHARE * len(self.live.x))) - 1]
         dying = self.live.log_likelihood <= level
-        if np.all(dying):  # nothing lies above: what is left is one plateau
+        if np.all(dying):  # nothing lies above: the live points are on one plateau
             self.stuck = True
             return
         survivors = np.flatnonzero(~dying)
@@ -178,15 +217,15 @@ class _Nested:
             points, evaluations = self.program(self.key, numbers, particles, factor, self.data)
             return Points(*(np.asarray(a)[: len(starts)] for a in points)), int(evaluations)
 
-    def weighed(self) -> Weighed:
+    def weights(self) -> Weights:
         """Weights of all points, dead and live, in the order of their deaths."""
         return weigh([d.log_likelihood for d in self.dead], np.sort(self.live.log_likelihood))
 
     def result(self, rng: np.random.Generator, n_chains: int, interrupted: bool) -> NestedRun:
-        """Put the weights to the points."""
+        """All points with their weights, and draws of equal weight."""
         live = _sorted(self.live)
         points = Points(*(np.concatenate(columns) for columns in zip(*self.dead, live, strict=True)))
-        w = self.weighed()
+        w = self.weights()
         e = errors([d.log_likelihood for d in self.dead], live.log_likelihood, points.x, rng)
         chosen = equal_weights(w.log_weights, e.ess, n_chains, rng)
         shape = chosen.shape
@@ -225,3 +264,128 @@ def _factor(x: Float[np.ndarray, "K P"]) -> Float[np.ndarray, "P P"]:
     """Factor of the live points' covariance; any factor gives right draws, this one gives long slices."""
     covariance = np.atleast_2d(np.cov(x.T))
     return np.linalg.cholesky(covariance + np.diag(1e-10 * np.diag(covariance) + 1e-300))
+
+
+# ---- compiled programs
+
+
+def _parts(log_prior, log_likelihood, data):
+    """Log prior and log likelihood, -inf where they are not finite."""
+    return finite_or_rejected(lambda x: log_prior(x, data)), finite_or_rejected(lambda x: log_likelihood(x, data))
+
+
+@functools.lru_cache(maxsize=64)
+def values_program(log_prior, log_likelihood):
+    """Log prior and log likelihood of many points."""
+
+    def values(draws, data):
+        prior, likelihood = _parts(log_prior, log_likelihood, data)
+        return jax.lax.map(lambda x: (prior(x), likelihood(x)), draws)
+
+    return jax.jit(values)
+
+
+@functools.lru_cache(maxsize=64)
+def walks_program(log_prior, log_likelihood, threads: int):
+    """Walks under the constraint, one after the other: up to `WALKS` in a call, any number of slices."""
+    need("blackjax", "samplers", "nested sampling")
+    from blackjax.mcmc.slice import build_kernel
+    from blackjax.ns.base import StateWithLogLikelihood, init_state_strategy
+    from blackjax.ns.nss import covariance_proposal, slice_constrained_step
+
+    kernel = build_kernel(stepping_out, MAX_EXPANSIONS, MAX_CUTS)
+
+    def program(key, numbers, particles, factor, data):
+        block, first, count, n_slices, level = numbers
+        prior, likelihood = _parts(log_prior, log_likelihood, data)
+
+        def particle(x, loglikelihood_birth):
+            return init_state_strategy(x, prior, likelihood, loglikelihood_birth)
+
+        step = slice_constrained_step(particle, kernel, covariance_proposal)
+
+        def walk(i, carry):
+            points, evaluations = carry
+            walk_key = jax.random.fold_in(jax.random.fold_in(key, block), first + i)
+            start = StateWithLogLikelihood(points.x[i], points.log_prior[i], points.log_likelihood[i], level)
+
+            def slice_of(k, carry):
+                state, evaluations = carry
+                state, info = step(jax.random.fold_in(walk_key, k), state, level, covariance_factor=factor)
+                return state, evaluations + 2 + info.num_expansions + info.num_shrink
+
+            end, evaluations = jax.lax.fori_loop(0, n_slices, slice_of, (start, evaluations))
+            new = Points(end.position, end.logdensity, end.loglikelihood)
+            return jax.tree.map(lambda rows, row: rows.at[i].set(row), points, new), evaluations
+
+        return jax.lax.fori_loop(0, count, walk, (particles, jnp.asarray(0, int)))
+
+    return jax.jit(program, compiler_options=compiler_options(threads))
+
+
+# ---- weights
+
+
+def weigh(dead: Sequence[Float[np.ndarray, " _"]], live: Float[np.ndarray, " K"]) -> Weights:
+    """Weights from rising log likelihoods: blocks of deaths, each with K points live before it, and then the live ones.
+
+    The volumes are those where log t is at its mean of -1/n.
+    """
+    log_likelihood = np.concatenate([*dead, live])
+    log_weights, log_evidence = _weights(log_likelihood, -1.0 / _n_live(dead, live))
+    p = np.exp(log_weights)
+    information = float(np.sum(p[p > 0] * log_likelihood[p > 0]) - log_evidence)
+    return Weights(log_weights, log_evidence, information, float(np.sum(p[-len(live) :])))
+
+
+def errors(
+    dead: Sequence[Float[np.ndarray, " _"]],
+    live: Float[np.ndarray, " K"],
+    x: Float[np.ndarray, "S P"],
+    rng: np.random.Generator,
+) -> Errors:
+    """Errors from simulated volumes (Skilling 2006), and the number of independent draws that the points x are worth.
+
+    The weighted mean of a coordinate varies with the volumes, and with where on its contour a point happened to be
+    (Higson et al. 2018): ess = variance / (Var_volumes(mean) + Σ w² (x - mean)²), the least of all coordinates, and
+    never more than 1 / Σ w².
+    """
+    log_likelihood, n = np.concatenate([*dead, live]), _n_live(dead, live)
+    totals, means = [], []
+    for _ in range(_SIMULATIONS):
+        log_weights, total = _weights(log_likelihood, np.log1p(-rng.uniform(size=len(n))) / n)
+        totals.append(total)
+        means.append(np.exp(log_weights) @ x)
+    w = np.exp(_weights(log_likelihood, -1.0 / n)[0])[:, None]
+    squares = (x - np.sum(w * x, axis=0)) ** 2
+    spread = np.var(means, axis=0, ddof=1) + np.sum(w**2 * squares, axis=0)
+    ess = np.sum(w * squares, axis=0) / np.maximum(spread, 1e-300)
+    # If one point has nearly all the weight, as in a run that was cut off, the others do not show the variance.
+    worth = max(1.0, min(float(np.min(ess)), 1.0 / float(np.sum(w**2))))
+    return Errors(float(np.mean(totals)), float(np.std(totals, ddof=1)), worth)
+
+
+def _n_live(dead: Sequence[np.ndarray], live: np.ndarray) -> np.ndarray:
+    """Points live at each death: K, K - 1, ... within a block, in which no point is replaced (Fowlie et al. 2021)."""
+    return np.concatenate([len(live) - np.arange(len(block)) for block in (*dead, live)])
+
+
+def _weights(log_likelihood: Float[np.ndarray, " S"], log_t: Float[np.ndarray, " S"]):
+    """Log weights L_i (X_{i-1} - X_{i+1}) / 2, normalised, and the log of their sum."""
+    X = np.exp(np.concatenate([[0.0], np.cumsum(log_t)]))
+    width = 0.5 * (X[:-1] - np.append(X[2:], 0.0))
+    with np.errstate(divide="ignore"):
+        log_weights = log_likelihood + np.log(width)
+    total = float(logsumexp(log_weights))
+    return log_weights - total, total
+
+
+def equal_weights(
+    log_weights: Float[np.ndarray, " S"], ess: float, n_chains: int, rng: np.random.Generator
+) -> Int[np.ndarray, "C n"]:
+    """Indices of points resampled to equal weight, as many as they are worth, in a random order as chains."""
+    n = max(1, int(ess) // n_chains)
+    ticks = (np.arange(n * n_chains) + rng.uniform()) / (n * n_chains)  # systematic: each comes n w times, rounded
+    cumulated = np.cumsum(np.exp(log_weights))
+    chosen = np.searchsorted(cumulated / cumulated[-1], ticks)
+    return rng.permutation(chosen).reshape(n_chains, n)

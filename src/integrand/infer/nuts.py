@@ -1,19 +1,18 @@
-"""NUTS through nutpie on a log density given as a Python function: chains side by side, watched while they run."""
+"""NUTS through nutpie, in parallel chains on a log density given as a Python function."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from integrand.errors import NumericalError
-from integrand.infer.chains import Chains, LogDensity, SampledRun, Watch, Watcher
-from integrand.infer.metric import Whitening
+from integrand.errors import NumericalError, need
+from integrand.infer.base import Callback, Chains, Matrix, Plan, Run, Sampler, Snapshot, Target
+from integrand.infer.coordinates import Coordinates
 
-# Each look at the chains holds Python's lock, for which their threads have to wait: not too often.
+# Reading the draws holds Python's lock, which the chains' threads need: do it a few times a second only.
 _POLL_SECONDS = 0.25
 
 
@@ -23,91 +22,66 @@ class _Rejected(Exception):
     is_recoverable = True
 
 
-def sample_nuts(
-    log_density: LogDensity,
-    starts: Float[np.ndarray, "C P"],
-    whitening: Whitening,
-    *,
-    tune: int,
-    draws: int,
-    seed: Sequence[int],
-    target_accept: float = 0.8,
-    max_depth: int = 8,
-    parallel: int = 2,
-    watch: Watcher | None = None,
-) -> SampledRun:
-    """Draw from exp(log_density) with NUTS in whitened coordinates, one chain for each row of `starts`.
+@dataclass(frozen=True)
+class NUTS(Sampler):
+    """The no-U-turn sampler (Hoffman & Gelman 2014), with a step size and a diagonal metric adapted in warm-up."""
 
-    Parameters
-    ----------
-    log_density
-        Value and gradient; a value that is not finite rejects the proposal. Called from several threads.
-    tune, draws
-        Tuning steps (step size and a diagonal metric on top of the whitening) and draws kept, for each chain.
-    seed
-        Numbers that, with the chain's position, determine the draws.
-    parallel
-        1 if only one evaluation may run at a time, as when each uses all cores; otherwise chains run side by side.
-    watch
-        Sees the draws while they come and may end the run; what it keeps depends on the draws alone, so the
-        same seed gives the same result however fast the machine is.
-    """
-    gate = threading.Lock() if parallel == 1 else contextlib.nullcontext()
-    errors: list[BaseException] = []
-    samplers: list[Any] = []
-    began = time.monotonic()
-    keep, interrupted = None, False
-    try:
-        options = (tune, draws, target_accept, max_depth, gate, errors)
-        for c, start in enumerate(starts):
-            samplers.append(_start_chain(log_density, whitening, start, [*seed, c], *options))
-        batches = [s.inspect().get_arrow_trace() for s in samplers]
-        while True:
-            if errors:
-                raise errors[0]
-            done = min(b[0][0].num_rows for b in batches)
-            chains = _collect(batches, tune, whitening)
-            if watch is not None:
-                keep = watch(Watch(chains, done, time.monotonic() - began))
-            if keep is not None or done >= tune + draws:
-                break
-            time.sleep(_POLL_SECONDS)
-            before, batches = batches, [s.inspect().get_arrow_trace() for s in samplers]
-            for sampler, old, new in zip(samplers, before, batches, strict=True):
-                if old[0][0].num_rows == new[0][0].num_rows < tune + draws and not errors:
-                    _check_alive(sampler, errors)
-    except KeyboardInterrupt:
-        if len(samplers) < len(starts):
-            raise
-        interrupted = True
-        batches = [s.inspect().get_arrow_trace() for s in samplers]
-    finally:
-        for sampler in samplers:
-            _abort(sampler)
-    done, chains = min(b[0][0].num_rows for b in batches), _collect(batches, tune, whitening)
-    divergences = sum(int(np.sum(_column(b[1][0], "diverging")[:tune])) for b in batches)
-    return SampledRun(chains if keep is None else chains.first(keep), min(done, tune), divergences, interrupted)
+    warps: bool = True
+
+    def run(self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback) -> Run:
+        """One nutpie sampler per chain, all at the same time. A density that is not finite rejects the proposal."""
+        gate = threading.Lock() if plan.parallel == 1 else contextlib.nullcontext()
+        errors: list[BaseException] = []
+        samplers: list[Any] = []
+        warmup, draws = plan.warmup, plan.draws
+        began = time.monotonic()
+        keep, interrupted = None, False
+        try:
+            for c, start in enumerate(starts):
+                samplers.append(_start_chain(target, coordinates, start, [*plan.seed, c], plan, gate, errors))
+            batches = [s.inspect().get_arrow_trace() for s in samplers]
+            while True:
+                if errors:
+                    raise errors[0]
+                done = min(b[0][0].num_rows for b in batches)
+                chains = _collect(batches, warmup, coordinates)
+                keep = callback(Snapshot(chains, done, time.monotonic() - began))
+                if keep is not None or done >= warmup + draws:
+                    break
+                time.sleep(_POLL_SECONDS)
+                before, batches = batches, [s.inspect().get_arrow_trace() for s in samplers]
+                for sampler, old, new in zip(samplers, before, batches, strict=True):
+                    if old[0][0].num_rows == new[0][0].num_rows < warmup + draws and not errors:
+                        _check_alive(sampler, errors)
+        except KeyboardInterrupt:
+            if len(samplers) < len(starts):
+                raise
+            interrupted = True
+            batches = [s.inspect().get_arrow_trace() for s in samplers]
+        finally:
+            for sampler in samplers:
+                _abort(sampler)
+        done, chains = min(b[0][0].num_rows for b in batches), _collect(batches, warmup, coordinates)
+        divergences = sum(int(np.sum(_column(b[1][0], "diverging")[:warmup])) for b in batches)
+        draws_to_keep = chains if keep is None else chains.first(keep)
+        return Run(draws_to_keep, interrupted, warmup=min(done, warmup), warmup_divergences=divergences)
 
 
-def load_engine() -> None:
-    """Import nutpie ahead of its use."""
-    import nutpie  # noqa: F401
-
-
-def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept, max_depth, gate, errors):
+def _start_chain(target: Target, coordinates: Coordinates, start, seed: list[int], plan: Plan, gate, errors):
     """One chain as a nutpie sampler of its own, so that its start and seed are ours to choose."""
+    need("nutpie", "samplers", "NUTS")
     import nutpie
     from nutpie.compiled_pyfunc import from_pyfunc
 
-    n, pulled_back = len(start), whitening.pulled_back(log_density)
-    first = whitening.to_eta(start)
+    n, log_density = len(start), coordinates.pull_back(target.value_and_gradient)
+    first = coordinates.to_eta(start)
 
     def value_and_gradient(eta):
         if errors:
             raise _Rejected
         try:
             with gate:
-                value, gradient = pulled_back(eta)
+                value, gradient = log_density(eta)
         except Exception as error:  # an error here must end the run in the caller's thread, not panic in Rust
             errors.append(error)
             raise _Rejected from error
@@ -124,7 +98,8 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
         ["eta"],
         make_initial_point_fn=lambda seed: first,
     )
-    value, gradient = pulled_back(first)
+    with gate:  # chains before this one are on their way
+        value, gradient = log_density(first)
     if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
         raise NumericalError(
             "the log density is not finite where a chain should start (without priors that keep it off, the noise of "
@@ -135,40 +110,56 @@ def _start_chain(log_density, whitening, start, seed, tune, draws, target_accept
     number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
     return nutpie.sample(
         model,
-        draws=draws,
-        tune=tune,
+        draws=plan.draws,
+        tune=plan.warmup,
         chains=1,
         cores=1,
         seed=number,
         progress_bar=False,
         blocking=False,
         return_raw_trace=True,
-        target_accept=target_accept,
-        maxdepth=max_depth,
+        store_mass_matrix=True,
+        target_accept=plan.target_accept,
+        maxdepth=plan.max_depth,
     )
 
 
-def _collect(batches, tune: int, whitening: Whitening) -> Chains:
-    """The draws after tuning that every chain has."""
-    n = max(0, min(b[0][0].num_rows for b in batches) - tune)
+def _collect(batches, warmup: int, coordinates: Coordinates) -> Chains:
+    """The draws after warm-up that every chain has."""
+    n = max(0, min(b[0][0].num_rows for b in batches) - warmup)
 
     def stat(name: str, dtype: type) -> np.ndarray:
-        return np.array([_column(b[1][0], name)[tune : tune + n] for b in batches]).astype(dtype)
+        return np.array([_column(b[1][0], name)[warmup : warmup + n] for b in batches]).astype(dtype)
 
-    dimension = len(whitening.centre)
-    # A bend changes the level of energies by its log Jacobian: with that of its middle taken out, blocks can be joined.
-    level = whitening.log_jacobian(np.zeros(dimension))
-    eta = np.array([_column(b[0][0], "eta").reshape(-1, dimension)[tune : tune + n] for b in batches])
+    dimension = coordinates.dimension
+    # A warp shifts energies by its log Jacobian. Without that of its middle, blocks of draws can be joined.
+    level = coordinates.log_jacobian(np.zeros(dimension))
+    eta = np.array([_column(b[0][0], "eta").reshape(-1, dimension)[warmup : warmup + n] for b in batches])
     return Chains(
-        whitening.to_x(eta.reshape(-1, dimension)).reshape(len(batches), n, dimension),
-        stat("logp", float) - whitening.log_jacobian(eta),
-        stat("energy", float) + level,
+        coordinates.to_x(eta.reshape(-1, dimension)).reshape(len(batches), n, dimension),
+        stat("logp", float) - coordinates.log_jacobian(eta),
+        np.array([_energy(b[1][0])[warmup : warmup + n] for b in batches]) + level,
         stat("mean_tree_accept", float),
         stat("n_steps", int),
         stat("depth", int),
         stat("diverging", bool),
         stat("step_size", float),
     )
+
+
+def _energy(stats) -> np.ndarray:
+    """Minus the log density plus the kinetic energy. From 0.16.9 on, nutpie adds Σ log s of the scales s that it finds.
+
+    It stores them where they change (as `mass_matrix_inv`). After warm-up they change no more.
+    """
+    import pyarrow
+
+    energy = _column(stats, "energy")
+    if "transformation_mu" not in stats.schema.names:
+        return energy
+    scales = pyarrow.array(stats.column("mass_matrix_inv"))
+    stored = np.flatnonzero(scales.is_valid().to_numpy(zero_copy_only=False))
+    return energy - np.sum(np.log(scales[int(stored[-1])].as_py())) if len(stored) else energy
 
 
 def _column(batch, name: str) -> np.ndarray:

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
 
-Vector = Float[np.ndarray, " n"]
-ValueAndGradient = Callable[[Vector], tuple[float, Vector]]
-# watch(best point, value there) after each evaluation -> why to end now, or "".
-BestWatch = Callable[[Vector, float], str]
+Vector = Float[np.ndarray, " P"]
+LogDensity = Callable[[Vector], tuple[float, Vector]]
+# callback(best point, value there) after each evaluation -> why to end now, or "".
+OptimiserCallback = Callable[[Vector, float], str]
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,30 @@ class Optimum:
     converged: bool
     message: str
     history: tuple[float, ...] = field(repr=False)
-    ended: str = ""  # why a watcher ended it
+    ended: str = ""  # why a callback ended it
 
 
 class _Ended(Exception):
-    """A watcher has seen enough."""
+    """A callback has seen enough."""
 
 
 class _Objective:
     """-f for a minimiser, with failures replaced by a finite penalty and the best point remembered."""
 
-    def __init__(self, f: ValueAndGradient, x: Vector, watch: BestWatch | None = None):
-        self.f, self.watch = f, watch
+    def __init__(self, f: LogDensity, x: Vector, callback: OptimiserCallback | None = None):
+        self.f, self.callback = f, callback
         self.best_x, self.best = x, -np.inf
         self.evaluations = self.failures = 0
         self.history: list[float] = []
 
     def __call__(self, x: Vector) -> tuple[float, Vector]:
         value, gradient = self.f(x)
-        told = self._told(x, value, gradient)
-        if self.watch is not None and (why := self.watch(self.best_x, self.best)):
+        recorded = self._recorded(x, value, gradient)
+        if self.callback is not None and (why := self.callback(self.best_x, self.best)):
             raise _Ended(why)
-        return told
+        return recorded
 
-    def _told(self, x: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
+    def _recorded(self, x: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
         self.evaluations += 1
         if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
             self.failures += 1
@@ -64,27 +64,29 @@ class _Objective:
 
 
 def maximise_lbfgs(
-    f: ValueAndGradient,
+    f: LogDensity,
     x: Vector,
     *,
     max_steps: int = 1000,
     tolerance: float = 1e-9,
     memory: int = 20,
-    watch: BestWatch | None = None,
+    callback: OptimiserCallback | None = None,
 ) -> Optimum:
-    """Climb f from x by L-BFGS until its relative gain in a step is below `tolerance`.
+    """Maximise f from x by L-BFGS until its relative gain in a step is below `tolerance`.
 
     A run that is watched ends when the watcher says why, or at Ctrl-C, and gives the best point so far.
     """
-    objective = _Objective(f, x, watch)
+    objective = _Objective(f, x, callback)
     try:
         steps, converged, message = _lbfgs(objective, max_steps, tolerance, memory)
     except (_Ended, KeyboardInterrupt) as error:
-        if watch is None:
+        if callback is None:
             raise
         why = str(error) if isinstance(error, _Ended) else "interrupted"
-        found = _optimum(objective, len(objective.history), False, f"ended after {objective.evaluations} steps: {why}")
-        return replace(found, ended=why)
+        optimum = _optimum(
+            objective, len(objective.history), False, f"ended after {objective.evaluations} steps: {why}"
+        )
+        return replace(optimum, ended=why)
     return _optimum(objective, steps, converged, message)
 
 
@@ -131,8 +133,8 @@ class Adam:
         return x + self.rate * first / (np.sqrt(second) + 1e-8)
 
 
-def maximise_adam(f: ValueAndGradient, x: Vector, *, max_steps: int = 2000, rate: float = 0.01) -> Optimum:
-    """Climb f from x by Adam with a fixed rate, as the paper does, and return the best point seen."""
+def maximise_adam(f: LogDensity, x: Vector, *, max_steps: int = 2000, rate: float = 0.01) -> Optimum:
+    """Maximise f from x by Adam with a fixed rate, as the paper does, and return the best point seen."""
     objective, adam = _Objective(f, x), Adam(len(x), rate)
     good = x
     for _ in range(max_steps):

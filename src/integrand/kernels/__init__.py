@@ -1,13 +1,23 @@
-"""Covariance functions as immutable trees."""
+"""Kernels: covariance functions as immutable trees of named parts."""
 
-from integrand.kernels.base import Kernel, Product, Sum
+from integrand.kernels.base import Kernel, LeafKernel, Product, Sum, hyperparameter
 from integrand.kernels.linear import Constant, Linear, Polynomial
-from integrand.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
+from integrand.kernels.registry import kernel_named, parse_kernel, register_kernel, registered_kernels
+from integrand.kernels.stationary import (
+    RBF,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    StationaryKernel,
+)
 
 __all__ = [
     "RBF",
     "Constant",
     "Kernel",
+    "LeafKernel",
     "Linear",
     "Matern12",
     "Matern32",
@@ -16,5 +26,11 @@ __all__ = [
     "Polynomial",
     "Product",
     "RationalQuadratic",
+    "StationaryKernel",
     "Sum",
+    "hyperparameter",
+    "kernel_named",
+    "parse_kernel",
+    "register_kernel",
+    "registered_kernels",
 ]

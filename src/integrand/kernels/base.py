@@ -1,8 +1,8 @@
 """Kernels are immutable trees: leaves hold hyperparameters, `+` and `*` make flat sums and products.
 
-A field of a leaf holds a number (fixed), a prior (inferred) or None (whatever the model's preset says). The path
-of the field, such as `lengthscale`, `0.lengthscale` or `trend.lengthscale`, is its name everywhere. A tree whose
-fields are all numbers is a covariance function.
+A field of a leaf holds a number (fixed), a prior (inferred) or None (left open: the model fills in the prior of its
+preset, or the default of the field). The path of the field, such as `lengthscale`, `0.lengthscale` or
+`trend.lengthscale`, is its name everywhere. A tree whose fields are all numbers is a covariance function.
 """
 
 import dataclasses
@@ -17,14 +17,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
+from integrand.priors import Prior, Rule, number_text
 
 _RESERVED = ("noise", "mean")
 
 
-class Slot(NamedTuple):
+class FieldInfo(NamedTuple):
     """Where a field stands: its path, its own name, the columns its kernel sees, its shape when inferred, its unit.
 
-    The unit is "x" or "y" (that of the inputs or the output), "y/x", or "1" for a number without one.
+    The unit is "x" or "y" (that of the inputs or the output), "y/x", or "1" for a number without one. `default` is the
+    prior where neither the user nor the preset gives one.
     """
 
     path: str
@@ -32,10 +34,11 @@ class Slot(NamedTuple):
     columns: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     unit: str = "1"
+    default: Prior | Rule | None = None
 
 
-# Takes a slot and what the field holds now, returns what it shall hold.
-Change = Callable[[Slot, Any], Any]
+# From where a field stands and what it holds to what it shall hold.
+Change = Callable[[FieldInfo, Any], Any]
 
 
 def join(prefix: str, name: str) -> str:
@@ -81,6 +84,16 @@ class Kernel(eqx.Module):
         """The same kernel under a name, which replaces its position in the paths of its fields."""
         return dataclasses.replace(self, name=name)
 
+    @abstractmethod
+    def expression(self, exact: bool) -> str:
+        """What makes this kernel, with all digits of its numbers or with six; `parse_kernel` reads it."""
+
+    def __repr__(self) -> str:
+        return self.expression(exact=True)
+
+    def __str__(self) -> str:
+        return self.expression(exact=False)
+
     def __check_init__(self):
         if self.name is not None and (not self.name.isidentifier() or self.name in _RESERVED):
             raise InputError(
@@ -119,8 +132,9 @@ class Sum(Kernel):
         """See `Kernel.map_fields`."""
         return Sum(parts=_map_parts(self.parts, change, n_columns, prefix), name=self.name)
 
-    def __repr__(self) -> str:
-        text = " + ".join(repr(k) for k in self.parts)
+    def expression(self, exact: bool) -> str:
+        """See `Kernel.expression`."""
+        text = " + ".join(k.expression(exact) for k in self.parts)
         return f"({text}).named({self.name!r})" if self.name else text
 
 
@@ -165,16 +179,18 @@ class Product(Kernel):
         parts = tuple(k.with_scale(scale) if i == free else k for i, k in enumerate(self.parts))
         return dataclasses.replace(self, parts=parts)
 
-    def __repr__(self) -> str:
-        text = " * ".join(f"({k!r})" if isinstance(k, Sum) and not k.name else repr(k) for k in self.parts)
+    def expression(self, exact: bool) -> str:
+        """See `Kernel.expression`."""
+        texts = ((k, k.expression(exact)) for k in self.parts)
+        text = " * ".join(f"({text})" if isinstance(k, Sum) and not k.name else text for k, text in texts)
         return f"({text}).named({self.name!r})" if self.name else text
 
 
-def _check_shape(slot: Slot, value: Any) -> Any:
+def _check_shape(field_info: FieldInfo, value: Any) -> Any:
     shape = np.shape(value)
-    if shape not in ((), slot.shape):
-        expected = f"one for each of {slot.shape[0]} columns" if slot.shape else "a single number"
-        raise InputError(f"{slot.path} has {shape[0]} values, but takes {expected}")
+    if shape not in ((), field_info.shape):
+        expected = f"one for each of {field_info.shape[0]} columns" if field_info.shape else "a single number"
+        raise InputError(f"{field_info.path} has {shape[0]} values, but takes {expected}")
     return value
 
 
@@ -213,3 +229,106 @@ def _refuse_same_names(parts: tuple[Kernel, ...]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"two kernels of one sum or product are both called {twice[0]!r}: rename one")
+
+
+def hyperparameter(*, default: Prior | Rule | None = None, per_column: bool = False, unit: str = "1") -> Any:
+    """Declare a field of a kernel that holds a number, a prior or None.
+
+    Parameters
+    ----------
+    default
+        The prior of a field that holds None, where the preset of the model has none for it. It may be a function of
+        the number of columns; then the prior is made when a model is.
+    per_column
+        Whether there is one entry per column where the kernel has `ard=True`.
+    unit
+        See `FieldInfo`.
+    """
+    metadata = {"default": default, "per_column": per_column, "unit": unit}
+    return eqx.field(default=None, converter=number_or_prior, metadata=metadata)
+
+
+def _column_numbers(active: Any) -> tuple[int, ...] | None:
+    """Column numbers as a tuple; a single number is one column."""
+    if active is None:
+        return None
+    numbers = active if isinstance(active, (list, tuple, range, np.ndarray)) else (active,)
+    if not all(isinstance(number, (int, np.integer)) and not isinstance(number, bool) for number in numbers):
+        raise InputError(f"active takes column numbers from 0, such as active=(0, 2), not {active!r}")
+    return tuple(map(int, numbers))
+
+
+class LeafKernel(Kernel):
+    """A kernel that is not made of others. `active` are the columns it sees (all by default)."""
+
+    active: tuple[int, ...] | None = eqx.field(default=None, converter=_column_numbers, static=True, kw_only=True)
+    name: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def columns(self, X: Float[Array, "A D"]) -> Float[Array, "A C"]:
+        """The columns of X that this kernel sees."""
+        return X if self.active is None else X[:, np.asarray(self.active)]
+
+    def active_columns(self, n_columns: int) -> tuple[int, ...]:
+        """The columns it sees of data with `n_columns`; an InputError if it wants one that is not there."""
+        if self.active is None:
+            return tuple(range(n_columns))
+        if not self.active or min(self.active) < 0 or len(set(self.active)) != len(self.active):
+            raise InputError(f"{self!r}: active must be distinct column numbers from 0, not {self.active}")
+        if max(self.active) >= n_columns:
+            raise InputError(
+                f"{self!r} is for column {max(self.active)}, but the data has only columns 0 to {n_columns - 1}"
+            )
+        return self.active
+
+    def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
+        """See `Kernel.map_fields`."""
+        columns = self.active_columns(n_columns)
+        ard = getattr(self, "ard", False)
+        values = {}
+        for field in dataclasses.fields(self):
+            if "per_column" in field.metadata:
+                shape = (len(columns),) if ard and field.metadata["per_column"] else ()
+                unit, default = field.metadata["unit"], field.metadata["default"]
+                field_info = FieldInfo(join(prefix, field.name), field.name, columns, shape, unit, default)
+                values[field.name] = change(field_info, getattr(self, field.name))
+        return dataclasses.replace(self, **values)
+
+    @property
+    def own_scale(self) -> Any:
+        """What the field `scale` holds; 1.0 where there is none."""
+        return getattr(self, "scale", 1.0)
+
+    def with_scale(self, scale: Any) -> Kernel:
+        """The same kernel with another content of its field `scale`, if it has one."""
+        return dataclasses.replace(self, scale=scale) if hasattr(self, "scale") else self  # pyright: ignore[reportCallIssue]
+
+    def expression(self, exact: bool) -> str:
+        """See `Kernel.expression`."""
+        fields = sorted(dataclasses.fields(self), key=lambda f: bool(f.kw_only))  # hyperparameters first
+        held = ((f.name, getattr(self, f.name), f.default) for f in fields)
+        shown = (f"{name}={_text(value, exact)}" for name, value, default in held if value is not default)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def number_or_prior(value: Any, name: str = "a hyperparameter") -> Any:
+    """Numbers become floats or tuples, so that descriptions can be compared and hashed; JAX arrays stay."""
+    if isinstance(value, (bool, str)):
+        raise InputError(f"{name} is a number or a prior such as Gamma(2, 1), not {value!r}")
+    if isinstance(value, (int, float, np.number)):
+        return float(value)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf" or array.ndim > 1:
+            raise InputError(f"{name} is a number, one number a column, or a prior, not {value!r}")
+        return float(array) if array.ndim == 0 else tuple(float(v) for v in array)
+    return value
+
+
+def _text(value: Any, exact: bool) -> str:
+    if isinstance(value, float):
+        return number_text(value, exact)
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_text(v, exact) for v in value) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, Prior):
+        return value.expression(exact)
+    return repr(value) if isinstance(value, (bool, str, int)) else str(value)

@@ -1,4 +1,4 @@
-"""Kernels of the scalar product, and the constant."""
+"""Kernels of the scalar product x·x', and the constant kernel."""
 
 from typing import Any
 
@@ -7,13 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.kernels.leaf import LeafKernel, hyperparameter
+from integrand.kernels.base import LeafKernel, hyperparameter
+from integrand.kernels.registry import register_kernel
+from integrand.priors import HalfCauchy
 
 
+@register_kernel
 class Linear(LeafKernel):
     """Linear functions through the origin: Σ_d scale_d² x_d x'_d, with one scale for all columns unless `ard`."""
 
-    scale: Any = hyperparameter(per_column=True, unit="y/x")
+    scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0), per_column=True, unit="y/x")
     ard: bool = eqx.field(default=False, static=True, kw_only=True)
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
@@ -30,12 +33,13 @@ class Linear(LeafKernel):
         return jnp.sum((self.columns(X) * jnp.asarray(self.scale)) ** 2, axis=1)
 
 
+@register_kernel
 class Polynomial(LeafKernel):
     """Polynomials up to `degree`: scale² (x·x' + offset)^degree."""
 
     degree: int = eqx.field(default=2, static=True)
-    offset: Any = hyperparameter()
-    scale: Any = hyperparameter()
+    offset: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0))
+    scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0))
 
     def __check_init__(self):
         if not isinstance(self.degree, int) or self.degree < 1:
@@ -54,10 +58,11 @@ class Polynomial(LeafKernel):
         return self.scale**2 * (jnp.sum(self.columns(X) ** 2, axis=1) + self.offset) ** self.degree
 
 
+@register_kernel
 class Constant(LeafKernel):
     """An unknown constant: scale² for every pair of rows."""
 
-    scale: Any = hyperparameter(unit="y")
+    scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0), unit="y")
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """scale² everywhere."""

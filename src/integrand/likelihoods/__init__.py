@@ -6,12 +6,34 @@ against the likelihood; so integrals are closed where they can be, or run over t
 logistic are scale mixtures), or over a grid that is as fine as the integrand itself is narrow.
 """
 
-from integrand.likelihoods.base import Likelihood, Numbers, Value
+from integrand.likelihoods.base import (
+    LIKELIHOODS,
+    Likelihood,
+    Numbers,
+    Value,
+    describe_likelihood,
+    likelihood_named,
+    register_likelihood,
+    registered_likelihoods,
+    restore_likelihood,
+)
 from integrand.likelihoods.bernoulli import Bernoulli
 from integrand.likelihoods.gaussian import Gaussian
 from integrand.likelihoods.poisson import Poisson
 from integrand.likelihoods.student_t import StudentT
 
-__all__ = ["LIKELIHOODS", "Bernoulli", "Gaussian", "Likelihood", "Numbers", "Poisson", "StudentT", "Value"]
-
-LIKELIHOODS: dict[str, type[Likelihood]] = {c.name: c for c in (Gaussian, StudentT, Bernoulli, Poisson)}
+__all__ = [
+    "LIKELIHOODS",
+    "Bernoulli",
+    "Gaussian",
+    "Likelihood",
+    "Numbers",
+    "Poisson",
+    "StudentT",
+    "Value",
+    "describe_likelihood",
+    "likelihood_named",
+    "register_likelihood",
+    "registered_likelihoods",
+    "restore_likelihood",
+]

@@ -1,15 +1,17 @@
-"""What every likelihood can do."""
+"""Likelihoods: what each of them can do, and the registry that knows them by name."""
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.likelihoods.rules import Numbers, Value
+from integrand.likelihoods.quadrature import Numbers, Value
+from integrand.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -93,3 +95,41 @@ def refuse(y: Numbers, bad: np.ndarray, wish: str) -> None:
     if bad.any():
         first = int(np.argmax(bad))
         raise InputError(f"y[{first}] is {y[first]}: {wish}")
+
+
+LIKELIHOODS: Registry[type[Likelihood]] = Registry("likelihood")
+
+L = TypeVar("L", bound=type[Likelihood])
+
+
+def register_likelihood(cls: L) -> L:
+    """Class decorator: the likelihood can be saved, loaded, resumed, and named in `fit` and on the command line.
+
+    Its name everywhere is its attribute `name`; its fields are numbers and texts with defaults.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Likelihood)):
+        raise InputError(f"register_likelihood takes a class derived from Likelihood, not {cls!r}")
+    LIKELIHOODS.register(cls, cls, cls.name)
+    return cls
+
+
+def registered_likelihoods() -> dict[str, type[Likelihood]]:
+    """All registered likelihoods by name."""
+    return dict(LIKELIHOODS)
+
+
+def likelihood_named(name: str) -> Likelihood:
+    """The likelihood of this name, with the defaults of its fields."""
+    return LIKELIHOODS.named(name)()
+
+
+def describe_likelihood(likelihood: Likelihood) -> dict[str, Any]:
+    """A likelihood as JSON; an UnregisteredError if it is not registered."""
+    name = LIKELIHOODS.name_of(type(likelihood))
+    return {"name": name, **LIKELIHOODS.hint(name), **asdict(likelihood)}
+
+
+def restore_likelihood(description: Mapping[str, Any]) -> Likelihood:
+    """The likelihood that `describe_likelihood` described."""
+    fields = dict(description)
+    return LIKELIHOODS.restored(fields.pop("name"), fields.pop("module", None))(**fields)

@@ -12,17 +12,12 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from integrand.errors import InputError
-from integrand.likelihoods.base import Likelihood, Numbers, Value, refuse
-from integrand.likelihoods.rules import (
-    LOGISTIC_SCALES,
-    LOGISTIC_WEIGHTS,
-    log_sum,
-    probit_rule,
-    two_steps,
-)
+from integrand.likelihoods.base import Likelihood, Numbers, Value, refuse, register_likelihood
+from integrand.likelihoods.quadrature import LOGISTIC_SCALES, LOGISTIC_WEIGHTS, log_sum, probit_rule, two_steps
 
 
 @final
+@register_likelihood
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
     """y is 1 with probability g(f), else 0; g = Φ for the link `probit`, the logistic function for `logit`.

@@ -8,11 +8,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
-from integrand.likelihoods.base import Likelihood, Numbers, Value
-from integrand.likelihoods.rules import LOG_TWO_PI, log_normal
+from integrand.likelihoods.base import Likelihood, Numbers, Value, register_likelihood
+from integrand.likelihoods.quadrature import LOG_TWO_PI, log_normal
 
 
 @final
+@register_likelihood
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
     """y ~ N(f, noise²)."""

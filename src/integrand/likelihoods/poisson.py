@@ -9,20 +9,21 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 from scipy import special
 
-from integrand.likelihoods.base import Likelihood, Numbers, Value, refuse
-from integrand.likelihoods.rules import (
+from integrand.likelihoods.base import Likelihood, Numbers, Value, refuse, register_likelihood
+from integrand.likelihoods.quadrature import (
     LOG_TWO_PI,
     bandwidth,
+    decay_range,
     exp_remainder,
     node_count,
     over_f,
     over_log_gamma,
-    span,
     tame_exp,
 )
 
 
 @final
+@register_likelihood
 @dataclass(frozen=True)
 class Poisson(Likelihood):
     """y is a count with mean λ = exp(f)."""
@@ -94,7 +95,7 @@ class Poisson(Likelihood):
         log_rate = np.where(omega < 1, exponent - omega, np.log(np.maximum(omega, 1.0))) - log_variance
         rate, precision = np.maximum(np.exp(log_rate), 1e-300), 1.0 / variance
         widest = 8.7 / np.sqrt(precision)
-        left, right = (np.minimum(side, widest) for side in span(rate))
+        left, right = (np.minimum(side, widest) for side in decay_range(rate))
         count = node_count(left + right, bandwidth(rate + precision))
         step, total = (left + right) / (count - 1), 0.0
         for i in range(count):

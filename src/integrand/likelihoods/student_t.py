@@ -12,18 +12,12 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from integrand.errors import InputError
-from integrand.likelihoods.base import Likelihood, Numbers, Value
-from integrand.likelihoods.rules import (
-    DIGITS,
-    NODES,
-    bandwidth,
-    log_normal,
-    log_sum,
-    span,
-)
+from integrand.likelihoods.base import Likelihood, Numbers, Value, register_likelihood
+from integrand.likelihoods.quadrature import DIGITS, NODES, bandwidth, decay_range, log_normal, log_sum
 
 
 @final
+@register_likelihood
 @dataclass(frozen=True)
 class StudentT(Likelihood):
     """y = f + noise · t, t ~ Student-t with `df` degrees of freedom: outliers move the fit less.
@@ -133,7 +127,7 @@ class StudentT(Likelihood):
         As w → 0 the function that is averaged is as w^extra: the nodes left out there are a geometric sum.
         """
         a = 0.5 * self.df
-        left, right = map(float, span(a, digits))
+        left, right = map(float, decay_range(a, digits))
         left = min(left, math.log1p(a) + 2.5 * digits / (a + 0.5))
         # An observation far out is explained by a small w.
         farthest = float(np.max(np.abs(difference / noise), initial=0.0))

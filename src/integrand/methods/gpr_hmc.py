@@ -1,45 +1,41 @@
 """`gpr-hmc`: the exact GP with its hyperparameters drawn from p(θ | y) ∝ p(θ) p(y | θ), for data of moderate size.
 
-N³ time a gradient, in closed form. This is what the sparse methods approximate.
+A gradient takes N³ time, in closed form. This is what the sparse methods approximate.
 """
 
-from integrand.methods.density import Density, metric
-from integrand.methods.optimised import exact_warm_start
-from integrand.methods.problem import Problem
-from integrand.methods.sampling import Sampling
+from integrand.compilation import one_blas_thread
+from integrand.infer.coordinates import coordinates_at_mode
+from integrand.methods.problem import FitContext, Problem
+from integrand.methods.sampling import draw_until_converged, one_draw, sampler_for
+from integrand.methods.warm_start import exact_warm_start
 from integrand.posterior.conditional import exact_conditional
 from integrand.posterior.posterior import Posterior
-from integrand.targets import ExactTarget, density
+from integrand.targets.exact import ExactTarget
 
-# Each draw that predicts keeps a factor of 8 N² bytes; so many are kept as fit into this, but at least one a chain.
+# Each draw that predicts keeps a factor of 8 N² bytes: as many draws as fit into this, but at least one per chain.
 FACTOR_BYTES = 512 * 2**20
 
 
-def gpr_hmc(problem: Problem) -> Posterior:
-    """Climb to the ML-II point, take the metric from the Hessian at the mode, and draw until converged."""
+def gpr_hmc(problem: Problem, context: FitContext) -> Posterior:
+    """Maximise to the ML-II point, take coordinates from the Hessian at the mode, and draw until converged."""
     problem.refuse_many_rows()
     target = ExactTarget(problem.model, problem.data)
-    with Sampling.of(problem, target.counter, target.threads) as sampling:
-        return _fit(problem, target, sampling)
+    with one_blas_thread(target.threads == 1):
+        start = context.warm_start(lambda: exact_warm_start(problem, target))
+        context.phase("metric")
+        coordinates = coordinates_at_mode(target.value_and_gradient, (start.phi, problem.model.start()))
+        chains = draw_until_converged(context, target, sampler_for(problem.settings, target), coordinates)
+        chains = chains or one_draw(start.phi, target)
+        context.phase("conditional")
+        draws = context.thinned(chains, max_factors(problem, context))
+        conditional = exact_conditional(problem.model, draws, problem.data)
+        return context.sampled(chains, conditional, optimum=start.phi, counter=target.counter)
 
 
-def _fit(problem: Problem, target: ExactTarget, sampling: Sampling) -> Posterior:
-    model = problem.model
-    sampled = Density(lambda phi: density(target.evaluate(phi)), target.traced, values=target.log_densities)
-    start = sampling.warm_start(lambda: exact_warm_start(problem, target), *sampling.loading(jumps=True))
-    sampling.enter("metric")
-    whitening = metric(sampled, (start.phi, model.start()))
-    chains = sampling.or_one(sampling.final_draws(sampled, whitening), sampled, start.phi)
-    sampling.enter("conditional")
-    drawn = sampling.thinned(chains, most_factors(problem, sampling.notes))
-    conditional = exact_conditional(model, drawn, problem.data)
-    return sampling.posterior("gpr-hmc", chains, conditional, start.phi)
-
-
-def most_factors(problem: Problem, notes: list[str]) -> int:
+def max_factors(problem: Problem, context: FitContext) -> int:
     """How many draws may predict, noted where that is fewer than were asked for."""
     settings = problem.settings
-    most = max(settings.chains, FACTOR_BYTES // (8 * problem.data.n_rows**2))
-    if most < settings.predictive_draws:
-        notes.append(f"{most} draws predict, not {settings.predictive_draws}: each keeps an N x N factor.")
-    return most
+    limit = max(settings.chains, FACTOR_BYTES // (8 * problem.data.n_rows**2))
+    if limit < settings.predictive_draws:
+        context.notes.append(f"{limit} draws predict, not {settings.predictive_draws}: each keeps an N x N factor.")
+    return limit

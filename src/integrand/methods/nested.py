@@ -8,22 +8,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from integrand.infer.chains import Chains
-from integrand.infer.diagnostics import Convergence, Finding, Verdict, convergence, e_bfmi
-from integrand.infer.nested import NestedRun, NestedWatch, sample_nested
-from integrand.infer.traced import Traced
-from integrand.methods.checkpoint import Checkpoint
-from integrand.methods.problem import Problem
+from integrand.infer.base import Chains, Target
+from integrand.infer.convergence import Convergence, convergence, e_bfmi
+from integrand.infer.nested import NestedSampling, NestedSnapshot
+from integrand.infer.verdict import Finding, Verdict
+from integrand.methods.problem import FitContext, Problem
 from integrand.precision import float64_scope
 
-# A run ends when the live points hold less than this share of the evidence.
-PRECISION = 1e-3
+# Live points at least: that many for any θ, and this many for each hyperparameter, or they do not show its scale.
+MIN_LIVE, MIN_LIVE_PER_DIMENSION = 20, 2
 PLATEAU = "Nested sampling ended on a plateau: all live points have one likelihood, and count alike."
 FROZEN = "Nested sampling got stuck: most live points are copies of each other, and none can be replaced."
 
 
 class NestedDraws(NamedTuple):
-    """Draws of equal weight, what they are worth, and log evidence ± standard error."""
+    """Draws of equal weight, their effective number, and log evidence ± standard error."""
 
     chains: Chains
     ess: float
@@ -34,56 +33,66 @@ class NestedDraws(NamedTuple):
     stuck: str = ""  # a sentence, if it ended because no live point lay above the others
 
 
-def nested_draws(problem: Problem, target: Traced, saved: Checkpoint, parallel: int, over_time) -> NestedDraws:
-    """From live points drawn from the prior, or from the run directory if a run ended there."""
-    if (kept := saved.evidence()) is not None and (chains := saved.draws()) is not None:
-        return NestedDraws(chains, kept["ess"], True, (kept["log"], kept["error"]), 0, False)
-    settings, model = problem.settings, problem.model
-    problem.progress.phase("nested draws")
-    n_live = max(settings.live_points, 20, 2 * model.n_theta)
+def draw_nested(context: FitContext, target: Target) -> Chains:
+    """Draws of equal weight; their evidence and verdict go to the context."""
+    result = _saved_draws(context) or _new_draws(context, target)
+    counter = target.counter
+    counter.gradients += result.evaluations
+    context.interrupted, context.evidence = result.interrupted, result.evidence
+    context.own_verdict = nested_verdict(result, context.problem, counter.failures, counter.gradients)
+    context.notes.append(f"The log evidence is {result.evidence[0]:.2f} ± {result.evidence[1]:.2f}.")
+    return result.chains
+
+
+def _saved_draws(context: FitContext) -> NestedDraws | None:
+    """The draws of a finished run in the run directory."""
+    evidence, chains = context.store.evidence(), context.store.draws()
+    if evidence is None or chains is None:
+        return None
+    return NestedDraws(chains, evidence["ess"], True, (evidence["log"], evidence["error"]), 0, False)
+
+
+def _new_draws(context: FitContext, target: Target) -> NestedDraws:
+    """Draws that begin with live points from the prior."""
+    settings, model = context.settings, context.problem.model
+    context.progress.phase("nested draws")
+    n_live = max(settings.live_points, MIN_LIVE, MIN_LIVE_PER_DIMENSION * model.n_theta)
     with float64_scope():
-        drawn = model.sample_prior(jax.random.key(settings.seed), n_live)
-        live = np.asarray(jax.vmap(model.phi)(drawn))
+        thetas = model.sample_prior(jax.random.key(settings.seed), n_live)
+        live = np.asarray(jax.vmap(model.phi)(thetas))
 
-    def watch(w: NestedWatch) -> bool:
-        text = f"log evidence {w.log_evidence:.2f}, {w.remaining:.1%} to come"
-        problem.progress.update(w.dead, w.dead + n_live, text)
-        return over_time()
+    def callback(s: NestedSnapshot) -> bool:
+        text = f"log evidence {s.log_evidence:.2f}, {s.remaining:.1%} to come"
+        context.progress.update(s.dead, s.dead + n_live, text)
+        return context.over_time
 
-    run: NestedRun = sample_nested(
-        target,
-        live,
-        seed=[settings.seed, 7],
-        precision=PRECISION,
-        n_chains=settings.chains,
-        parallel=parallel,
-        watch=watch,
-    )
+    sampler, plan = NestedSampling(n_chains=settings.chains), context.plan((7,), target, warmup=0, draws=0)
+    run = sampler.run(target.traced(), live, plan, callback)
     frozen = len(np.unique(run.points.x[-n_live:], axis=0)) < n_live // 2
     # Where the likelihood is flat, different points on it are draws from the prior there: the evidence is right.
-    finished = not run.interrupted and (run.remaining < PRECISION or (run.stuck and not frozen))
+    finished = not run.interrupted and (run.remaining < sampler.precision or (run.stuck and not frozen))
     stuck = "" if not run.stuck else FROZEN if frozen else PLATEAU
     evidence = (run.log_evidence, run.log_evidence_error)
     if finished:
-        saved.save_draws(0, run.chains, {"log": evidence[0], "error": evidence[1], "ess": run.ess})
+        context.store.save_draws(0, run.chains, {"log": evidence[0], "error": evidence[1], "ess": run.ess})
     return NestedDraws(run.chains, run.ess, finished, evidence, run.evaluations, run.interrupted, stuck)
 
 
-def nested_verdict(drawn: NestedDraws, problem: Problem, failures: int, evaluations: int) -> Verdict:
-    """Draws of equal weight repeat points: what they are worth is told by the weights, not by autocorrelation."""
-    numbers = convergence(drawn.chains.x)
-    ess = np.minimum(numbers.ess_bulk, drawn.ess)
-    numbers = Convergence(numbers.r_hat, ess, np.minimum(numbers.ess_tail, drawn.ess))
+def nested_verdict(draws: NestedDraws, problem: Problem, failures: int, evaluations: int) -> Verdict:
+    """Draws of equal weight repeat points: the weights give their effective number, not autocorrelation."""
+    numbers = convergence(draws.chains.x)
+    ess = np.minimum(numbers.ess_bulk, draws.ess)
+    numbers = Convergence(numbers.r_hat, ess, np.minimum(numbers.ess_tail, draws.ess))
     findings = []
-    if drawn.stuck:
+    if draws.stuck:
         remedy = "Look for what makes the likelihood flat there, or use another sampler."
-        findings.append(Finding("stuck", not drawn.finished, drawn.stuck, remedy))
-    elif drawn.interrupted or not drawn.finished:
-        why = "interrupted" if drawn.interrupted else "budget"
+        findings.append(Finding("stuck", not draws.finished, draws.stuck, remedy))
+    elif draws.interrupted or not draws.finished:
+        why = "interrupted" if draws.interrupted else "budget"
         sentence = "Nested sampling ended before the live points had given up their share: the evidence is too low."
         findings.append(Finding(why, True, sentence, "Allow more minutes, or use fewer live_points."))
-    if drawn.ess < problem.settings.target_ess:
-        sentence = f"The weighted draws are worth {drawn.ess:.0f} independent ones, fewer than were asked for."
+    if draws.ess < problem.settings.target_ess:
+        sentence = f"The weighted draws are worth {draws.ess:.0f} independent ones, fewer than were asked for."
         findings.append(Finding("ess-bulk", True, sentence, "Raise live_points in proportion."))
-    energies = e_bfmi(drawn.chains.energy)
+    energies = e_bfmi(draws.chains.energy)
     return Verdict(tuple(findings), numbers, tuple(problem.model.names), 0, energies, failures, evaluations)

@@ -15,19 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from integrand.errors import InputError
-from integrand.infer.chains import Chains
-from integrand.infer.diagnostics import verdict
-from integrand.infer.metric import Whitening
-from integrand.infer.nuts import sample_nuts
+from integrand.compilation import one_blas_thread
+from integrand.infer.base import Chains, Plan, keep_going
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.nuts import NUTS
 from integrand.infer.optimise import Adam
-from integrand.infer.threads import one_blas_thread
-from integrand.methods.problem import Problem, one_draw, starting_inducing
+from integrand.methods.problem import FitContext, Problem
+from integrand.methods.warm_start import starting_inducing
 from integrand.model import Model
 from integrand.posterior.conditional import sparse_conditional
-from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.posterior.posterior import Posterior
 from integrand.precision import in_float64
-from integrand.targets import CollapsedTarget, density
+from integrand.targets.collapsed import CollapsedTarget
 
 STEPS, WARM_STEPS, LAST_WINDOW, EVERY = 2_000, 100, 1_500, 50
 LONG, SHORT = (500, 100), (25, 10)
@@ -36,52 +35,40 @@ MAX_DEPTH = 10
 NOISE_FLOOR = 1e-4  # of the noise variance, GPyTorch's
 
 
-def paper_schedule(problem: Problem) -> Posterior:
-    """Fit as the paper's runs did; the verdict judges the last window, which is one short chain."""
-    if problem.run is not None:
-        raise InputError("the paper's schedule keeps no state on disk: leave run_dir out, or use the default schedule")
+def paper_schedule(problem: Problem, context: FitContext) -> Posterior:
+    """Fit as the paper's runs did; the verdict is on the last window, which is one short chain."""
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
     with one_blas_thread(target.threads(problem.n_inducing) == 1):
-        return _run(problem, target)
+        return _run(problem, context, target)
 
 
-def paper_sgpr(problem: Problem) -> Posterior:
+def paper_sgpr(problem: Problem, context: FitContext) -> Posterior:
     """`ml2` as the paper's runs did it: Adam from one start, and where it is after 2000 steps."""
-    clock, target = problem.clock, CollapsedTarget(problem.model, problem.data, problem.jitter)
-    clock.enter("optimise")
-    problem.progress.phase("optimise θ and Z")
+    target = CollapsedTarget(problem.model, problem.data, problem.jitter)
+    context.clock.enter("optimise")
+    context.progress.phase("optimise θ and Z")
     with one_blas_thread(target.threads(problem.n_inducing) == 1):
-        phi, Z, bound, name = _climbed(problem, target, STEPS)
-    clock.enter("conditional")
-    conditional = sparse_conditional(phi[None], Z, target.factored)
-    clock.enter("")
-    return Posterior(
-        method="ml2",
-        model=problem.model,
-        scaler=problem.scaler,
-        jitter=problem.jitter,
-        chains=one_draw(phi, bound),
-        conditional=conditional,
-        verdict=None,
-        optimum=phi,
-        history=(BoundPoint("optimise", STEPS, clock.elapsed, bound, 0.0),),
-        Z_path=Z[None],
-        seconds=dict(clock.seconds),
-        counts={"gradients": target.counter.gradients, "failures": target.counter.failures},
-        notes=(f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."),
-    )
+        phi, Z, bound, name = _optimised(problem, context, target, STEPS)
+    context.clock.enter("conditional")
+    conditional = sparse_conditional(phi[None], Z, target.inducing_posterior)
+    context.record_bound("optimise", STEPS, bound)
+    context.notes += [f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."]
+    chains = Chains.of_one_point(phi, bound)
+    return context.posterior(chains, conditional, optimum=phi, counter=target.counter, verdict=None, Z_path=Z[None])
 
 
-def _climbed(problem: Problem, target: CollapsedTarget, steps: int) -> tuple[np.ndarray, np.ndarray, float, str]:
-    """φ, Z, L there and the name of the first Z: so many Adam steps on L / N over (raw θ, Z), from raw θ = 0."""
+def _optimised(
+    problem: Problem, context: FitContext, target: CollapsedTarget, steps: int
+) -> tuple[np.ndarray, np.ndarray, float, str]:
+    """φ, Z, L there and the name of the first Z: after `steps` Adam steps on L / N over (raw θ, Z), from raw θ = 0."""
     model, n = problem.model, problem.model.n_theta
     Z, name = starting_inducing(problem, target, _phi(model, np.zeros(n)))
     adam, x = Adam(n + Z.size, RATE), np.concatenate([np.zeros(n), Z.ravel()])
     for step in range(steps):  # lines 2-4
         e = target.evaluate(_phi(model, x[:n]), x[n:].reshape(Z.shape))
-        gradient = np.concatenate([_pulled_back(model, x[:n], e.d_likelihood), e.dZ.ravel()])
+        gradient = np.concatenate([_raw_gradient(model, x[:n], e.d_likelihood), e.dZ.ravel()])
         x = adam.step(x, gradient / problem.data.n_rows)
-        problem.progress.update(step + 1, steps, f"bound {e.log_likelihood:.2f}")
+        context.progress.update(step + 1, steps, f"bound {e.log_likelihood:.2f}")
     phi, Z = _phi(model, x[:n]), x[n:].reshape(Z.shape)
     return phi, Z, target.evaluate(phi, Z).log_likelihood, name
 
@@ -105,7 +92,7 @@ def _phi(model: Model, raw: np.ndarray) -> np.ndarray:
 
 
 @in_float64
-def _pulled_back(model: Model, raw: np.ndarray, d_phi: np.ndarray) -> np.ndarray:
+def _raw_gradient(model: Model, raw: np.ndarray, d_phi: np.ndarray) -> np.ndarray:
     """Gradient in the raw coordinates from that in φ."""
     return np.asarray(_pull_back(model, jnp.asarray(raw), jnp.asarray(d_phi)))
 
@@ -115,76 +102,49 @@ def _pull_back(model: Model, raw: Float[Array, " P"], d_phi: Float[Array, " P"])
     return jax.vjp(lambda r: _traced_phi(model, r), raw)[1](d_phi)[0]
 
 
-def _run(problem: Problem, target: CollapsedTarget) -> Posterior:
-    clock, model = problem.clock, problem.model
-    clock.enter("warm start")
-    problem.progress.phase("warm start")
-    optimum, Z, bound, name = _climbed(problem, target, WARM_STEPS)
-    history = [BoundPoint("warm start", 0, clock.elapsed, bound, 0.0)]
+def _run(problem: Problem, context: FitContext, target: CollapsedTarget) -> Posterior:
+    context.phase("warm start")
+    optimum, Z, bound, name = _optimised(problem, context, target, WARM_STEPS)
+    context.record_bound("warm start", 0, bound)
     path = [Z]
 
-    clock.enter("rounds")
-    problem.progress.phase("windows")
+    context.clock.enter("rounds")
+    context.progress.phase("windows")
     adam = Adam(Z.size, RATE)
     chains = _window(problem, target, Z, LONG, 0)
     for step in range(WARM_STEPS + 1, STEPS + 1):  # line 10
-        bounds, gradient = target.averaged(chains.x[0], Z)  # line 18
+        bounds, gradient = target.mean_bound(chains.x[0], Z)  # line 18
         Z = adam.step(Z.ravel(), gradient.ravel() / problem.data.n_rows).reshape(Z.shape)  # line 11
         if step % EVERY == 0 and step <= LAST_WINDOW:  # line 12
             chains = _window(problem, target, Z, SHORT, step)  # lines 14-17
-            error = float(bounds.std() / np.sqrt(len(bounds)))
-            history.append(BoundPoint("round", step, clock.elapsed, float(bounds.mean()), error))
+            context.record_bound("round", step, float(bounds.mean()), float(bounds.std() / np.sqrt(len(bounds))))
             path.append(Z)
-        problem.progress.update(step, STEPS, f"averaged bound {bounds.mean():.2f}")
-    clock.enter("final")
+        context.progress.update(step, STEPS, f"averaged bound {bounds.mean():.2f}")
+    context.clock.enter("final")
     chains = _window(problem, target, Z, LONG, STEPS)
-    clock.enter("conditional")
-    conditional = sparse_conditional(chains.x[0], Z, target.factored)
-    clock.enter("")
-    counter = target.counter
-    judged = verdict(
+    context.clock.enter("conditional")
+    conditional = sparse_conditional(chains.x[0], Z, target.inducing_posterior)
+    context.notes += [f"Z started from {name}.", "The paper's schedule: one chain, 100 final draws."]
+    return context.posterior(
         chains,
-        model.names,
-        target_ess=problem.settings.target_ess,
-        rejections=counter.failures,
-        evaluations=counter.gradients,
-        max_depth=MAX_DEPTH,
-        ended="budget",
-    )
-    return Posterior(
-        method="sgpr-hmc",
-        model=model,
-        scaler=problem.scaler,
-        jitter=problem.jitter,
-        chains=chains,
-        conditional=conditional,
-        verdict=judged,
+        conditional,
         optimum=optimum,
-        history=tuple(history),
-        Z_path=np.array([*path, Z]),
-        seconds=dict(clock.seconds),
-        counts={"gradients": counter.gradients, "failures": counter.failures, "rounds": len(path)},
-        notes=(f"Z started from {name}.", "The paper's schedule: one chain, 100 final draws."),
+        counter=target.counter,
+        verdict=context.verdict(chains, target.counter, MAX_DEPTH, ended="budget"),
+        Z_path=[*path, Z],
+        counts={"rounds": len(path)},
     )
 
 
 def _window(problem: Problem, target: CollapsedTarget, Z: np.ndarray, length: tuple[int, int], step: int) -> Chains:
     """One chain from the prior's default point: lengthscale 2, standard deviations 1."""
     start = _point(problem, {"lengthscale": 2.0, "scale": 1.0, "noise": 1.0})
-    n = len(start)
-    result = sample_nuts(
-        lambda phi: density(target.evaluate(phi, Z)),
-        start[None],
-        Whitening(np.zeros(n), np.eye(n)),
-        tune=length[0],
-        draws=length[1],
-        seed=[problem.settings.seed, 5, step],
-        target_accept=0.8,
-        max_depth=MAX_DEPTH,
-    )
-    if result.interrupted:  # the schedule keeps no state to come back to
+    warmup, draws = length
+    plan = Plan(warmup, draws, (problem.settings.seed, 5, step), target_accept=0.8, max_depth=MAX_DEPTH)
+    run = NUTS().run(target.at(Z), start[None], Coordinates.identity(len(start)), plan, keep_going)
+    if run.interrupted:  # the schedule keeps no state to come back to
         raise KeyboardInterrupt
-    return result.chains
+    return run.chains
 
 
 def _point(problem: Problem, values: dict[str, float]) -> np.ndarray:

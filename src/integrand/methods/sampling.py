@@ -1,218 +1,241 @@
-"""What every sampling method does alike: start chains, watch them, and keep them on disk."""
+"""What every sampling method does alike: choose a sampler, disperse starts, draw pilots, and draw until converged."""
 
-import functools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 
 import numpy as np
 
-from integrand.infer.chains import Chains, SampledRun, Watcher
-from integrand.infer.metric import Whitening, whitening_from_draws
-from integrand.infer.nuts import load_engine, sample_nuts
-from integrand.methods.density import Density, pulled_in
-from integrand.methods.jumping import jumping_round, jumping_run, stuck, tuning_draws
-from integrand.methods.problem import TRACED, Problem
-from integrand.methods.record import FitRecord
-from integrand.methods.watch import FinalWatch
-from integrand.targets import Counter
+from integrand.infer.base import Chains, Sampler, Snapshot, Target
+from integrand.infer.convergence import convergence
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.default_sampler import DefaultSampler
+from integrand.infer.nuts import NUTS
+from integrand.methods.problem import FitContext, Settings
+from integrand.progress import Progress
 
-# Samplers that BlackJAX runs need more steps to find their step size than NUTS in whitened coordinates does.
-_LEAST_TUNE = 300
-# Samplers for which `run` calls NUTS; by default chains of φ alone jump first.
-_BY_NUTS = ("default", "nuts", "nested")
+# Convergence is first checked at this many draws per chain, then every 25.
+FIRST_CHECK, CHECK_EVERY = 100, 25
+# Seconds between two saves of the draws; more if saving would take a larger share of the time than this.
+SAVE_SECONDS, SAVE_SHARE = 5.0, 0.02
+# Starts of chains: wider than the posterior, so that R-hat can see chains that have not found it.
+START_WIDTH = 1.5
+# Pilot trajectories of NUTS have up to 7 steps. In whitened coordinates that is half a period.
+PILOT_DEPTH = 3
+# With more divergences than this share of a pilot's trajectories, the target acceptance is raised.
+MAX_DIVERGING, CAREFUL_ACCEPT = 0.01, 0.9
 
 
-class Sampling(FitRecord):
-    """The chains of one fit, and its record."""
+def sampler_for(settings: Settings, target: Target) -> Sampler:
+    """The sampler of the settings; by default independence MH where values alone are cheap, else NUTS."""
+    if settings.sampler == "default" and target.fast_values and target.dimension == target.n_theta:
+        return DefaultSampler()
+    # Nested sampling has no rounds: pilots are drawn by NUTS.
+    if settings.sampler in ("default", "nuts", "nested"):
+        return NUTS()
+    from integrand.infer.blackjax_kernels import BlackJaxKernel
 
-    def __init__(self, problem: Problem, counter: Counter, parallel: int):
-        super().__init__(problem, counter, parallel)
-        self.target_accept = self.settings.target_accept
-        self.bends = True  # whether long tails may be bent, where jumps or NUTS draw
-        self.least_tune = 1  # tuning steps of the final chains, where a method needs more than the settings say
-        self.scouting: Chains | None = None  # draws that final chains begin from, and that stand in for them
+    return BlackJaxKernel(settings.sampler)
 
-    def loading(self, jumps: bool = False) -> list[Callable[[], object]]:
-        """For `later`: the import of nutpie, where NUTS draws (if chains jump, it is rarely needed)."""
-        rarely = jumps and self.settings.sampler == "default"
-        return [load_engine] if self.settings.sampler in _BY_NUTS and not rarely else []
 
-    def run(
-        self,
-        density: Density,
-        whitening: Whitening,
-        starts: np.ndarray,
-        tune: int,
-        draws: int,
-        purpose: Sequence[int],
-        watch: Watcher,
-        max_depth: int | None = None,
-    ) -> SampledRun:
-        """One run of all chains with the method's own sampler, or that of the settings."""
-        assert whitening.bend is None or self.may_bend(density, len(whitening.centre))
-        sampler, seed = self.settings.sampler, [self.settings.seed, *purpose]
-        common = {"draws": draws, "seed": seed, "parallel": self.parallel, "watch": watch}
-        common |= {"tune": self.tuning(density, tune)}
-        if density.own is not None:
-            result = density.own(starts, whitening, **common)
-            self.counter.gradients += result.evaluations
-            self.counter.failures += result.failures
-            return result
-        if self.by_nuts(density):
-            common |= {"target_accept": self.target_accept, "max_depth": max_depth or self.max_depth}
-            return sample_nuts(density.at, starts, whitening, **common)
-        from integrand.infer.samplers import sample_traced
+def one_draw(x: np.ndarray, target: Target) -> Chains:
+    """A single draw at x, for a fit that ended before it had any other."""
+    return Chains.of_one_point(x, target.value_and_gradient(x)[0])
 
-        assert density.traced is not None  # `fit` refuses samplers that a method does not have
-        common["target_accept"] = self.target_accept if sampler == "hmc" else None
-        result = sample_traced(sampler, density.traced(), starts, whitening, **common)
-        self.counter.gradients += result.evaluations
-        self.counter.failures += result.failures
-        return result
 
-    def run_round(
-        self,
-        density: Density,
-        whitening: Whitening,
-        starts: np.ndarray,
-        tune: int,
-        draws: int,
-        purpose: Sequence[int],
-        max_depth: int | None = None,
-    ) -> SampledRun:
-        """Few draws, of a round or of scouting: by jumps, or by `run` where they are not made or not accepted."""
-        if self.may_jump(density, len(whitening.centre)):
-            watch = self.tell(2 * draws)
-            result = jumping_round(self, density, whitening, starts, draws, purpose, watch)
-            if result is not None:
-                return result
-        return self.run(density, whitening, starts, tune, draws, purpose, self.tell(tune + draws), max_depth)
+def implausible(value: float, best: float, dimension: int) -> bool:
+    """Whether a log density is too low, beside the one at a mode, for a draw or the start of a chain.
 
-    def final_draws(self, density: Density, whitening: Whitening) -> Chains | None:
-        """Chains that go on until every hyperparameter has converged, or time or draws are used up; None before any."""
-        self.clock.enter("final")
-        chains, block = self.saved.draws(), self.saved.n_blocks
-        if self.over_time():
-            return chains or self._scouted_before()
-        if self.settings.sampler == "nested" and density.traced is not None:
-            return self._nested(density)
-        begun = self._begin(density, whitening, chains)
-        if isinstance(begun, Chains):
-            return begun
-        whitening, starts, tune = begun
-        jumps = self.may_jump(density, len(whitening.centre))
-        tune = tuning_draws(len(whitening.centre), tune) if jumps else self.tuning(density, tune)
-        left = self.settings.max_draws - (chains.n_draws if chains else 0)
-        if left <= 0 or (chains is not None and self.reached(chains)):
-            return chains
-        if jumps and chains is not None and stuck(chains, self.n_theta):  # a run that was cut short left them
-            for k in range(block):
-                self.saved.drop_draws(k)
-            chains, block, left = None, 0, self.settings.max_draws
-        self.problem.progress.phase("final draws")
-        watch = FinalWatch(
-            chains,
-            self.n_theta,
-            self.settings.target_ess,
-            tune,
-            lambda drawn: self.saved.save_draws(block, drawn),
-            lambda: self.saved.drop_draws(block),
-            self.over_time,
-            self.problem.progress,
+    1.5 standard deviations cost a Gaussian about one nat per dimension. Where it is a hundred nats more, as on the edge
+    of what can be factored when the noise is nearly zero, a chain would not find its way back.
+    """
+    return not (np.isfinite(value) and value >= best - 100.0 - 10.0 * dimension)
+
+
+def dispersed_starts(
+    context: FitContext, target: Target, coordinates: Coordinates, seed: tuple[int, ...]
+) -> np.ndarray:
+    """Starts of the chains, each moved towards the centre until its log density is plausible."""
+    rng = np.random.default_rng([context.settings.seed, *seed])
+    etas = START_WIDTH * rng.standard_normal((context.settings.chains, coordinates.dimension))
+    best = target.value_and_gradient(coordinates.middle)[0]
+    for eta in etas:
+        while np.any(eta != 0.0) and implausible(target.value_and_gradient(coordinates.to_x(eta))[0], best, len(eta)):
+            eta *= 0.5 if np.abs(eta).max() > 1e-3 else 0.0
+    return coordinates.to_x(etas)
+
+
+def draw_pilot(
+    context: FitContext, target: Target, sampler: Sampler, coordinates: Coordinates, round_number: int
+) -> Chains:
+    """The draws of a round; if some diverge, the target acceptance is higher from here on."""
+    settings = context.settings
+    context.progress.phase(f"round {round_number + 1}: draw θ")
+    if not sampler.can_warp(target):
+        coordinates = coordinates.unwarped()
+    starts = dispersed_starts(context, target, coordinates, (1, round_number))
+    plan = context.plan(
+        (2, round_number),
+        target,
+        warmup=settings.warmup if round_number == 0 else context.short_warmup,
+        draws=settings.round_draws,
+        max_depth=PILOT_DEPTH,
+    )
+    callback = context.stop_in_time(2 * settings.round_draws)
+    chains = context.record(target, sampler.pilot(target, starts, coordinates, plan, callback)).chains
+    divergences = int(chains.diverging.sum())
+    if divergences > MAX_DIVERGING * chains.n_trajectories and context.target_accept < CAREFUL_ACCEPT:
+        context.target_accept = CAREFUL_ACCEPT
+        context.notes.append(
+            f"{divergences} draws of round {round_number + 1} diverged: target_accept was raised to {CAREFUL_ACCEPT}."
         )
-        run = functools.partial(jumping_run, self) if jumps else self.run
-        try:
-            result = run(density, whitening, starts, tune, left, [4, block], watch)
-        except KeyboardInterrupt:  # between two runs of chains, which return what they have
-            self.interrupted = True
-            return self.saved.draws() or self.scouting
-        self.interrupted = result.interrupted
-        self.saved.save_draws(block, result.chains)
-        if chains is None and result.chains.n_draws == 0:
-            return self.scouting or result.chains
-        return chains.then(result.chains) if chains else result.chains
+    return chains
 
-    def _begin(
-        self, density: Density, whitening: Whitening, chains: Chains | None
-    ) -> tuple[Whitening, np.ndarray, int] | Chains:
-        """Coordinates, starts and tuning steps of final chains; draws, where the time was up or the user ended it."""
-        if chains is not None and chains.n_draws >= 2:
-            n = len(whitening.centre)
-            tune = max(self.short_tune(), self.least_tune // 2)
-            return self.rewhitened(chains.x[:, :, :n], whitening, density), chains.x[:, -1], tune
-        if whitening.bend is None and self.may_bend(density, len(whitening.centre)):
-            return self._scouted(density, whitening)
-        whitening = self.usable(whitening, density)
-        return whitening, self.dispersed(density, whitening, [3]), max(self.settings.tune, self.least_tune)
 
-    def _scouted(self, density: Density, whitening: Whitening) -> tuple[Whitening, np.ndarray, int] | Chains:
-        """The same from short chains that show the shape of the density; methods that move Z have their rounds."""
-        found = self.saved.scouted()
-        if found is None:
-            self.enter("scouting")
-            starts = self.dispersed(density, whitening, [3])
-            draws = max(2, min(self.settings.round_draws, self.settings.max_draws))
-            result = self.run_round(density, whitening, starts, self.settings.tune, draws, [5])
-            self.interrupted = result.interrupted
-            if self.interrupted or self.over_time():
-                self.saved.save_draws(0, result.chains)
-                return result.chains
-            found = self.rewhitened(result.chains.x, whitening, density), result.chains
-            self.saved.save_scouted(*found)
-            self.clock.enter("final")
-        whitening, self.scouting = found
-        ends = self.scouting.x[:, -1]
-        if len(ends) != self.settings.chains:  # a resumed run may have others
-            ends = self.dispersed(density, whitening, [3])
-        return whitening, ends, self.short_tune()
+def draw_until_converged(
+    context: FitContext, target: Target, sampler: Sampler, coordinates: Coordinates, min_warmup: int = 1
+) -> Chains | None:
+    """Final chains, until R-hat and ESS of θ are reached or the budget ends; None before the first draw.
 
-    def _scouted_before(self) -> Chains | None:
-        found = self.saved.scouted()
-        return None if found is None else found[1]
+    `min_warmup` is for methods whose chains need a longer warm-up than the settings say.
+    """
+    pilot: Chains | None = None
+    try:
+        settings, store = context.settings, context.store
+        context.phase("final")
+        before, block = store.draws(), store.n_blocks
+        if context.over_time:
+            saved = store.scouted()
+            return before or (None if saved is None else saved[1])
+        if settings.sampler == "nested":
+            from integrand.methods.nested import draw_nested
 
-    def by_nuts(self, density: Density) -> bool:
-        """Whether `run` draws with NUTS; nested sampling has no rounds of its own."""
-        return density.own is None and self.settings.sampler in _BY_NUTS
+            return draw_nested(context, target)
+        if before is not None and before.n_draws >= 2:
+            x = before.x[:, :, : coordinates.dimension]  # draws may hold latent values too
+            coordinates = coordinates.refit(x, warp=sampler.can_warp(target))
+            starts, warmup = before.x[:, -1], max(context.short_warmup, min_warmup // 2)
+        elif coordinates.warp is None and sampler.can_warp(target):
+            coordinates, pilot = _scout(context, target, sampler, coordinates)
+            if context.interrupted or context.over_time:
+                return pilot
+            starts, warmup = pilot.x[:, -1], context.short_warmup
+            if len(starts) != settings.chains:  # a resumed run may have another number of chains
+                starts = dispersed_starts(context, target, coordinates, (3,))
+        else:
+            coordinates = coordinates if sampler.can_warp(target) else coordinates.unwarped()
+            starts = dispersed_starts(context, target, coordinates, (3,))
+            warmup = max(settings.warmup, min_warmup)
+        warmup = sampler.warmup(target.dimension, warmup)
+        left = settings.max_draws - (before.n_draws if before is not None else 0)
+        if left <= 0 or (before is not None and context.converged(before)):
+            return before
+        if before is not None and sampler.discards(before, target.n_theta):
+            for k in range(block):
+                store.drop_draws(k)
+            before, block, left = None, 0, settings.max_draws
+        context.progress.phase("final draws")
+        monitor = ConvergenceMonitor(
+            before,
+            target.n_theta,
+            settings.target_ess,
+            warmup,
+            save=lambda chains: store.save_draws(block, chains),
+            drop=lambda: store.drop_draws(block),
+            over_time=lambda: context.over_time,
+            progress=context.progress,
+        )
+        plan = context.plan((4, block), target, warmup=warmup, draws=left)
+        run = context.record(target, sampler.run(target, starts, coordinates, plan, monitor))
+        store.save_draws(block, run.chains)
+        if before is None:
+            return run.chains or pilot or run.chains
+        return before.then(run.chains)
+    except KeyboardInterrupt:  # between two runs of chains, which return what they have
+        context.interrupted = True
+        return context.store.draws() or pilot
 
-    def may_jump(self, density: Density, n: int) -> bool:
-        """Whether final chains jump, which takes values alone; a sampler that was asked for draws all by itself."""
-        return density.values is not None and self.settings.sampler == "default" and self.may_bend(density, n)
 
-    def may_bend(self, density: Density, n: int) -> bool:
-        """Whether coordinates may be bent: where jumps or NUTS draw φ and nothing else."""
-        return self.bends and self.by_nuts(density) and n == self.n_theta
+def _scout(
+    context: FitContext, target: Target, sampler: Sampler, coordinates: Coordinates
+) -> tuple[Coordinates, Chains]:
+    """Short chains that show the shape of the density, for methods without rounds; kept in the run directory."""
+    saved = context.store.scouted()
+    if saved is not None:
+        return saved
+    settings = context.settings
+    context.phase("scouting")
+    starts = dispersed_starts(context, target, coordinates, (3,))
+    draws = max(2, min(settings.round_draws, settings.max_draws))
+    plan = context.plan((5,), target, warmup=settings.warmup, draws=draws)
+    run = context.record(target, sampler.pilot(target, starts, coordinates, plan, context.stop_in_time(2 * draws)))
+    if run.interrupted or context.over_time:
+        context.store.save_draws(0, run.chains)
+        return coordinates, run.chains
+    coordinates = coordinates.refit(run.chains.x, warp=True)
+    context.store.save_scouted(coordinates, run.chains)
+    context.clock.enter("final")
+    return coordinates, run.chains
 
-    def usable(self, whitening: Whitening, density: Density) -> Whitening:
-        """A whitening, perhaps from disk, as the sampler of this density can use it."""
-        return whitening if self.may_bend(density, len(whitening.centre)) else whitening.straightened()
 
-    def rewhitened(self, draws: np.ndarray, before: Whitening, density: Density) -> Whitening:
-        """The whitening that draws (chain, draw, coordinate) tell, bent where jumps or NUTS draw φ alone."""
-        n = draws.shape[2]
-        return whitening_from_draws(draws.reshape(-1, n), before, self.may_bend(density, n))
+class ConvergenceMonitor:
+    """The callback of final chains: saves draws, shows progress, and says when the draws are enough for θ.
 
-    def tuning(self, density: Density, tune: int) -> int:
-        """Tuning steps of the sampler that `run` will use."""
-        traced = density.own is None and self.settings.sampler in TRACED
-        return max(tune, _LEAST_TUNE) if traced else tune
+    Checks are at 100 draws per chain and every 25 after that (every 50 from 2000, every 75 from 3000, and so on), so
+    the number of draws that are kept depends on the draws alone. Fewer draws than at the last call mean that the
+    sampler began again: draws on disk are removed, and checks begin again.
+    """
 
-    def _nested(self, density: Density) -> Chains:
-        """Draws of equal weight from nested sampling, with their verdict and evidence."""
-        from integrand.methods.nested import nested_draws, nested_verdict
+    def __init__(
+        self,
+        before: Chains | None,
+        n_theta: int,
+        target_ess: float,
+        warmup: int,
+        *,
+        save: Callable[[Chains], None],
+        drop: Callable[[], None],
+        over_time: Callable[[], bool],
+        progress: Progress,
+    ):
+        self.before, self.n_theta, self.target_ess, self.warmup = before, n_theta, target_ess, warmup
+        self.save, self.drop, self.over_time, self.progress = save, drop, over_time, progress
+        self.n_before = before.n_draws if before is not None else 0
+        self.next_check = self.first_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
+        self.n_draws = 0  # of this block
+        self.saved_at, self.save_took = 0.0, 0.0
+        self.seconds = 0.0  # of the latest call, since these chains began
+        self.text = ""
 
-        assert density.traced is not None
-        drawn = nested_draws(self.problem, density.traced(), self.saved, self.parallel, self.over_time)
-        self.counter.gradients += drawn.evaluations
-        self.interrupted, self.evidence = drawn.interrupted, drawn.evidence
-        self.judged = nested_verdict(drawn, self.problem, self.counter.failures, self.counter.gradients)
-        self.notes.append(f"The log evidence is {drawn.evidence[0]:.2f} ± {drawn.evidence[1]:.2f}.")
-        return drawn.chains
+    def __call__(self, s: Snapshot) -> int | None:
+        """How many draws of this block to keep, once it is time to stop."""
+        if s.chains.n_draws < self.n_draws:
+            self.drop()
+            self.next_check, self.text = self.first_check, ""
+        self.n_draws = s.chains.n_draws
+        n = self.n_before + s.chains.n_draws
+        while self.next_check <= n:
+            current = self.next_check - self.n_before
+            x = s.chains.first(current).x
+            x = np.concatenate([self.before.x, x], axis=1) if self.before is not None else x
+            numbers = convergence(x[:, :, : self.n_theta])
+            least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
+            self.text = f", R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
+            self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
+            if numbers.reached(self.target_ess):
+                return current
+        if s.seconds < self.seconds:  # other chains go on where those before ended, with a clock that starts at zero
+            self.saved_at -= self.seconds
+        self.seconds = s.seconds
+        if s.chains and s.seconds - self.saved_at > max(SAVE_SECONDS, self.save_took / SAVE_SHARE):
+            began = time.monotonic()
+            self.save(s.chains)
+            self.saved_at, self.save_took = s.seconds, time.monotonic() - began
+        self._show(s, n)
+        return s.chains.n_draws if self.over_time() else None
 
-    def dispersed(self, density: Density, whitening: Whitening, purpose: Sequence[int]) -> np.ndarray:
-        """Starts for the chains, wider than the posterior."""
-        rng = np.random.default_rng([self.settings.seed, *purpose])
-        starts = 1.5 * rng.standard_normal((self.settings.chains, len(whitening.centre)))
-        return whitening.to_x(pulled_in(density, whitening, starts))
-
-    def short_tune(self) -> int:
-        """Tuning steps where a metric and a step size are nearly known."""
-        return max(1, self.settings.tune // 2)
+    def _show(self, s: Snapshot, n: int) -> None:
+        divergences = int(s.chains.diverging.sum())
+        diverged = f", {divergences} diverged" if divergences else ""
+        text = f"warm-up, {s.done} draws" if s.done < self.warmup else f"{n} draws{diverged}{self.text}"
+        # The next check may be the last one: that is all the total can say.
+        self.progress.update(self.n_before + s.done, self.n_before + self.warmup + self.next_check, text)

@@ -1,251 +1,171 @@
 """Algorithm 1 of the paper, `sgpr-hmc`: sample θ at fixed Z, move Z along the bound averaged over the draws, repeat.
 
-    Warm-Start (lines 2-4)      `climbed`          climb L(θ, Z) over both
-    Train (lines 5-18)          `rounds`
-      draw J samples (14-17)    `draw_round`       chains on log p(θ) + L(θ, Z) with Z fixed
-      stochastic bound (18)     `move_inducing`    1/J Σ_j L(θ_j, Z), climbed over Z (line 11, equation (15))
-      while not converged (9)   `Round.converged`  until the gain, on draws that did not move Z, is within its noise
-    Return Z and draws          `Sampling.final_draws`  chains that go on until R-hat and ESS are reached
+    Warm-Start (lines 2-4)      `AllRows.warm_start`    maximise L(θ, Z) over both
+    Train (lines 5-18)          `Rounds.run`
+      draw J samples (14-17)    `Rounds.draw`           chains on log p(θ) + L(θ, Z) with Z fixed
+      stochastic bound (18)     `Rounds.move`           1/J Σ_j L(θ_j, Z), maximised over Z (line 11, equation (15))
+      while not converged (9)   `Rounds.converged`      until the gain, on draws that did not move Z, is noise
+    Return Z and draws          `draw_until_converged`  chains that go on until R-hat and ESS are reached
 
 Lines count the numbered statements of the paper's listing, not its blank lines.
 
-The paper takes one gradient step of Z at a time; here Z climbs the averaged bound for a few L-BFGS steps between two
+The paper takes one gradient step of Z at a time. Here Z takes a few L-BFGS steps on the averaged bound between two
 samplings. `paper_schedule.py` has the paper's own schedule.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
-from integrand.infer.chains import Chains, SampledRun
-from integrand.infer.diagnostics import Finding
-from integrand.infer.metric import Whitening
+from integrand.compilation import one_blas_thread
+from integrand.infer.base import Chains
+from integrand.infer.coordinates import Coordinates
 from integrand.infer.optimise import maximise_lbfgs
-from integrand.infer.threads import one_blas_thread
-from integrand.methods import grown
-from integrand.methods.checkpoint import Round, WarmStart
-from integrand.methods.density import Density, metric
-from integrand.methods.grown import Grown
-from integrand.methods.optimised import warm_start
+from integrand.infer.verdict import TOLERANCE_NATS
+from integrand.methods.all_rows import AllRows, RowStrategy
 from integrand.methods.paper_schedule import paper_schedule
-from integrand.methods.problem import Problem, starting_inducing
-from integrand.methods.sampling import Sampling
+from integrand.methods.problem import FitContext, Problem
+from integrand.methods.sampling import draw_pilot, draw_until_converged, one_draw
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
-from integrand.targets import CollapsedTarget, density, likelihood
-
-# A round: draws that move Z and as many that judge the move, and L-BFGS steps of Z.
-MOVING_DRAWS, INDUCING_STEPS = 16, 25
-# Where NUTS draws it, trajectories of 7 steps: whitened, that is a turn, and while NUTS tunes it would take many more.
-ROUND_DEPTH = 3
-
-_APPROXIMATE = Finding(
-    "approximate",
-    True,
-    "The fit ended before all rows could accept or reject a draw: these are from an approximation around the mode.",
-    "Allow more minutes, or resume the run.",
-)
-_NONSENSE = "by the bound of all rows, draws from the third order around the mode were far below it"
+from integrand.storage.run_store import Round, WarmStart
 
 
-def fit(problem: Problem) -> Posterior:
-    """`sgpr-hmc` with the schedule of the settings."""
-    return (paper_schedule if problem.settings.schedule == "paper" else sgpr_hmc)(problem)
-
-
-def sgpr_hmc(problem: Problem, move_Z: bool = True) -> Posterior:
+def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Posterior:
     """Fit by Algorithm 1, or with Z where it starts (`sgpr-hmc-fixed-z`, the paper's ablation)."""
-    target = CollapsedTarget(problem.model, problem.data, problem.jitter)
-    with one_blas_thread(target.threads(problem.n_inducing) == 1):
-        return _Fit(problem, target, move_Z).run()
-
-
-class _Fit:
-    """The state of one run of Algorithm 1, saved after each step that is worth keeping."""
-
-    def __init__(self, problem: Problem, target: CollapsedTarget, move_Z: bool):
-        self.problem, self.target, self.move_Z = problem, target, move_Z
-        self.settings = problem.settings
-        # With very many rows a sample of them does the searching, and passes over all rows are few.
-        self.grown = Grown(problem, target) if problem.grows else None
-        self.moving, self.steps, self.most_rounds = MOVING_DRAWS, INDUCING_STEPS, self.settings.max_rounds
-        if self.grown is not None:
-            self.moving, self.steps, self.most_rounds = grown.MOVING, grown.STEPS, min(grown.ROUNDS, self.most_rounds)
-        parallel = target.at_once(problem.n_inducing)
-        self.sampling = Sampling(problem, target.counter, parallel)
-        self.sampling.bends = self.grown is None  # the third order knows straight coordinates
-        self.saved = self.sampling.saved
-        self.latest: Chains | None = None  # draws of the latest round,
-        self.latest_at = 0  # and the number of moves of Z before it
-
-    def run(self) -> Posterior:
-        """All of Algorithm 1."""
-        sampling = self.sampling
-        start = sampling.warm_start(self.climbed, *self.later())
-        path = [start.Z]
-        whitening = self.rounds(start, path) if self.move_Z else self.metric(start)
-        # Return: where there is no time for chains of their own, the draws of the last round, with the Z they are from.
-        chains = None if sampling.interrupted else self.final_draws(path[-1], whitening)
-        if chains is None and self.latest is not None and self.latest.n_draws > 0:
-            chains, path = self.latest, path[: self.latest_at + 1]
-            if self.grown is not None:
-                sampling.findings.append(_APPROXIMATE)
-        chains = sampling.or_one(chains, self.of_all_rows(path[-1]), start.mode)
-        sampling.enter("conditional")
-        thinned = sampling.thinned(chains)
-        factored = self.target.factored_again if self.jumps else (self.grown or self.target).factored
-        conditional = sparse_conditional(thinned, path[-1], factored, sampling.parallel)
-        method = "sgpr-hmc" if self.move_Z else "sgpr-hmc-fixed-z"
-        counts = {"rounds": len(path) - 1}
-        if self.grown is not None:
-            counts |= self.grown.counts()
-            sampling.notes.append(self.grown.told())
-        return sampling.posterior(method, chains, conditional, start.phi, np.array(path), counts)
-
-    def later(self) -> list[Callable[[], object]]:
-        """What can be made while the first Z is selected and climbs: programs, where that leaves a core idle."""
-        if self.grown is not None or self.target.threads(self.problem.n_inducing) == 0:
-            return []
-        gradient, values = self.target.programs(self.problem.n_inducing, self.jumps)
-        # A Z that was given is climbed from at once: who climbs compiles the gradient, and two would both do it.
-        programs = [gradient, values] if self.problem.Z is None else [values]
-        return [*programs, *self.sampling.loading(jumps=True)]
-
-    @property
-    def jumps(self) -> bool:
-        """Whether chains jump, if they can."""
-        return self.grown is None and self.settings.sampler == "default"
-
-    def density(self, Z: np.ndarray, whitening: Whitening, final: bool = False) -> Density:
-        """q*(θ) ∝ p(θ) exp L(θ, Z) at fixed Z, over φ; with very many rows, rounds draw from an approximation of it."""
-        if self.grown is not None:
-            return self.grown.density(Z, whitening, exact=final)
-        return self.of_all_rows(Z)
-
-    def of_all_rows(self, Z: np.ndarray) -> Density:
-        """The same, without approximation."""
-        return Density(
-            lambda phi: density(self.target.evaluate(phi, Z)),
-            lambda: self.target.traced(Z),
-            values=lambda phis: self.target.log_densities(phis, Z),
+    if problem.settings.schedule == "paper":
+        return paper_schedule(problem, context)
+    rows = _strategy(problem)
+    with one_blas_thread(rows.bound.threads(problem.n_inducing) == 1):
+        start = context.warm_start(lambda: rows.warm_start(move_Z))  # lines 2-4
+        rounds = Rounds(context, rows, start)
+        if move_Z:
+            rounds.run()  # lines 5-18
+        target, sampler = rows.final(rounds.Z, rounds.coordinates)
+        chains = None if context.interrupted else draw_until_converged(context, target, sampler, rounds.coordinates)
+        if (
+            not chains and rounds.last_draws
+        ):  # no time for final draws: those of the last round, with the Z they are from
+            chains, rounds.Z_path = rounds.last_draws, rounds.Z_path[: rounds.last_draws_at + 1]
+            context.findings += [rows.pilot_finding] if rows.pilot_finding else []
+        chains = chains or one_draw(start.mode, rows.bound.at(rounds.Z))
+        context.phase("conditional")
+        conditional = sparse_conditional(context.thinned(chains), rounds.Z, rows.inducing_posterior, target.parallel)
+        context.notes += rows.notes()
+        return context.sampled(
+            chains,
+            conditional,
+            optimum=start.phi,
+            counter=rows.bound.counter,
+            Z_path=rounds.Z_path,
+            counts={"rounds": len(rounds.Z_path) - 1} | rows.counts(),
         )
 
-    def final_draws(self, Z: np.ndarray, whitening: Whitening) -> Chains | None:
-        """Chains until they have converged; None if there was no time for a single draw."""
+
+def _strategy(problem: Problem) -> RowStrategy:
+    if not problem.use_subsample:
+        return AllRows(problem)
+    from integrand.methods.many_rows import ManyRows  # few fits need it and the samplers behind it
+
+    return ManyRows(problem)
+
+
+class Rounds:
+    """The loop of Algorithm 1 (lines 5-18): the path of Z, and the coordinates in which θ is drawn. Resumable."""
+
+    def __init__(self, context: FitContext, rows: RowStrategy, start: WarmStart):
+        self.context, self.rows, self.Z_path = context, rows, [start.Z]
+        self.finished: list[Round] = []
+        self.last_draws: Chains | None = None  # of the latest round with as many draws as any before it
+        self.last_draws_at = 0  # moves of Z before that round
+        coordinates: Coordinates | None = None
+        for result, saved in context.store.rounds():  # a resumed run
+            self._finish(result)
+            coordinates = saved
+        if coordinates is None:
+            context.phase("metric")
+            coordinates = rows.coordinates(start)
+        self.coordinates = coordinates
+
+    @property
+    def Z(self) -> np.ndarray:
+        """Z as it is now."""
+        return self.Z_path[-1]
+
+    def run(self) -> None:
+        """Line 9: until a move of Z gains nothing beyond its Monte Carlo error, or rounds or minutes run out."""
+        context, seconds = self.context, 0.0
+        context.phase("rounds")
         try:
-            chains = self.sampling.final_draws(self.density(Z, whitening, final=True), whitening)
-        except KeyboardInterrupt:  # not while chains run: they return what they have
-            self.sampling.interrupted = True
-            chains = self.saved.draws()
-        return chains if chains is not None and chains.n_draws > 0 else None
+            # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
+            while not self.converged and len(self.finished) < self.rows.max_rounds and not context.store.n_blocks:
+                began = context.clock.elapsed
+                if context.over_half_time(seconds):  # the final draws need the other half
+                    context.notes.append(
+                        f"Z had {len(self.finished)} rounds: one more would go past half of the minutes."
+                    )
+                    break
+                if not self.draw():
+                    return
+                self._finish(self.move())
+                context.store.save_round(len(self.finished), self.finished[-1], self.coordinates)
+                seconds = context.clock.elapsed - began
+        except KeyboardInterrupt:
+            context.interrupted = True
+            return
+        if self.finished and not self.converged:
+            gain = self.finished[-1].gain
+            context.notes.append(f"Z was still gaining {gain:.2f} nats after {len(self.finished)} rounds.")
 
-    def climbed(self) -> WarmStart:
-        """Lines 2-4: climb L over (θ, Z), or over θ alone where Z is fixed, for a fixed number of steps."""
-        if self.grown is not None:
-            return self.grown.warm_start(self.move_Z)
-        if self.move_Z:
-            return warm_start(self.problem, self.target)
-        phi = self.problem.model.start()
-        Z, name = starting_inducing(self.problem, self.target, phi)
-        f, steps = (lambda x: likelihood(self.target.evaluate(x, Z))), self.settings.warm_steps
-        optimum = maximise_lbfgs(f, phi, max_steps=steps)
-        return WarmStart(optimum.x, Z, optimum.value, name, optimum.x)
+    @property
+    def converged(self) -> bool:
+        """The stopping rule: the gain is at most 0.25 nats plus twice its Monte Carlo standard error."""
+        return bool(self.finished) and self.finished[-1].gain <= TOLERANCE_NATS + 2.0 * self.finished[-1].error
 
-    def metric(self, start: WarmStart) -> Whitening:
-        """The Hessian of bound + prior + Jacobian at its own optimum, with Z fixed."""
-        self.sampling.enter("metric")
-        if self.grown is not None:
-            return self.grown.metric(start)
-        return metric(self.of_all_rows(start.Z), (start.mode, self.problem.model.start()), saddles=True)
-
-    def rounds(self, start: WarmStart, path: list[np.ndarray]) -> Whitening:
-        """Lines 5-18: until moving Z gains nothing that its Monte Carlo noise does not hide, or time is short."""
-        saved = self.saved.rounds()
-        done = [r for r, _ in saved]
-        for r in done:
-            path.append(r.Z)
-            self.sampling.target_accept = r.target_accept
-            self.sampling.note_bound("round", len(path) - 1, r.bound, r.bound_error)
-        whitening = self.metric(start) if not saved else self.sampling.usable(saved[-1][1], self.of_all_rows(path[-1]))
-        self.sampling.enter("rounds")
-        took = 0.0  # seconds of the latest round
-        # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
-        while not (done and done[-1].converged) and len(done) < self.most_rounds and not self.saved.n_blocks:
-            if self.late(took):
-                self.sampling.notes.append(f"Z had {len(done)} rounds: one more would go past half of the minutes.")
-                break
-            began = self.problem.clock.elapsed
-            try:
-                result = self.draw_round(path[-1], whitening, len(done))
-                self.sampling.interrupted = result.interrupted
-                if not self.trusts(result.chains, path[-1], whitening):
-                    self.sampling.notes.append(f"Z was left alone after {len(done)} rounds: {_NONSENSE}.")
-                    return whitening
-                if self.latest is None or result.chains.n_draws >= self.latest.n_draws:
-                    self.latest, self.latest_at = result.chains, len(path) - 1
-                if self.sampling.interrupted or self.sampling.over_time():
-                    return whitening
-                whitening = self.sampling.rewhitened(result.chains.x, whitening, self.of_all_rows(path[-1]))
-                done.append(self.move_inducing(path[-1], result.chains))
-            except KeyboardInterrupt:
-                self.sampling.interrupted = True
-                return whitening
-            path.append(done[-1].Z)
-            self.sampling.note_bound("round", len(done), done[-1].bound, done[-1].bound_error)
-            self.saved.save_round(len(done), done[-1], whitening)
-            took = self.problem.clock.elapsed - began
-        if done and not done[-1].converged:
-            self.sampling.notes.append(f"Z was still gaining {done[-1].gain:.2f} nats after {len(done)} rounds.")
-        return whitening
-
-    def late(self, took: float) -> bool:
-        """Whether a round more, of as many seconds, would end past half of the minutes: final chains need the rest."""
-        minutes = self.settings.max_minutes
-        return minutes is not None and self.problem.clock.elapsed + took > 30.0 * minutes
-
-    def trusts(self, chains: Chains, Z: np.ndarray, whitening: Whitening) -> bool:
-        """Whether the draws that would move Z are from the posterior; the third order may have led astray."""
-        return self.grown is None or self.grown.trusts(self.picked(chains), Z, whitening)
-
-    def picked(self, chains: Chains) -> np.ndarray:
-        """Draws, evenly spaced: every other one moves Z, those between judge the move."""
-        phis = chains.x.reshape(-1, chains.x.shape[2])
-        return phis[np.linspace(0, len(phis) - 1, min(2 * self.moving, len(phis))).astype(int)]
-
-    def draw_round(self, Z: np.ndarray, whitening: Whitening, k: int) -> SampledRun:
-        """Lines 14-17: draw J samples of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed."""
-        sampling = self.sampling
-        tune = self.settings.tune if k == 0 else sampling.short_tune()
-        self.problem.progress.phase(f"round {k + 1}: draw θ")
-        density = self.density(Z, whitening)
-        starts = sampling.dispersed(density, whitening, [1, k])
-        draws = self.settings.round_draws
-        result = sampling.run_round(density, whitening, starts, tune, draws, [2, k], ROUND_DEPTH)
-        divergences = int(result.chains.diverging.sum())
-        if divergences > 0.01 * result.chains.n_trajectories and self.sampling.target_accept < 0.9:
-            self.sampling.target_accept = 0.9
-            self.sampling.notes.append(
-                f"{divergences} draws of round {k + 1} diverged: target_accept was raised to 0.9."
+    def draw(self) -> bool:
+        """Lines 14-17: J draws of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed; False if Z must not move by them."""
+        context, k = self.context, len(self.finished)
+        target, sampler = self.rows.pilot(self.Z, self.coordinates)
+        chains = draw_pilot(context, target, sampler, self.coordinates, k)
+        self.picked = _evenly_spaced(chains, 2 * self.rows.moving_draws)
+        if not self.rows.plausible(self.picked, self.Z, self.coordinates):
+            context.notes.append(
+                f"Z was left alone after {k} rounds: by the bound of all rows, draws from the third order around the "
+                "mode were far below it."
             )
-        return result
+            return False
+        if self.last_draws is None or chains.n_draws >= self.last_draws.n_draws:
+            self.last_draws, self.last_draws_at = chains, k
+        if context.interrupted or context.over_time:
+            return False
+        self.coordinates = self.coordinates.refit(chains.x, warp=sampler.can_warp(target))
+        return True
 
-    def move_inducing(self, Z: np.ndarray, chains: Chains) -> Round:
-        """Lines 11 and 18: climb 1/J Σ_j L(θ_j, Z) over Z, and judge the gain on draws that did not take part."""
-        picked = self.picked(chains)
-        moving, judging = picked[::2], picked[1::2]
-        self.problem.progress.phase("move Z")
+    def move(self) -> Round:
+        """Lines 11 and 18: half of the draws move Z up 1/J Σ_j L(θ_j, Z) (equation (15)), the others measure."""
+        Z, moving, measuring = self.Z, self.picked[::2], self.picked[1::2]
+        self.context.progress.phase("move Z")
 
-        def f(x: np.ndarray):
-            bounds, gradient = self.target.averaged(moving, x.reshape(Z.shape))
+        def mean_bound(z: np.ndarray) -> tuple[float, np.ndarray]:
+            bounds, gradient = self.rows.bound.mean_bound(moving, z.reshape(Z.shape))
             return float(bounds.mean()), gradient.ravel()
 
-        judged = (lambda phis, Z: self.target.averaged(phis, Z)[0]) if self.grown is None else self.grown.judged
-        Z_new = maximise_lbfgs(f, Z.ravel(), max_steps=self.steps).x.reshape(Z.shape)
-        before, after = (judged(judging, z) for z in (Z, Z_new))
-        gains = after - before
-        gain, error = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+        moved = maximise_lbfgs(mean_bound, Z.ravel(), max_steps=self.rows.inducing_steps).x.reshape(Z.shape)
+        before, after = self.rows.bounds(measuring, Z), self.rows.bounds(measuring, moved)
+        gain, error = _mean_and_error(after - before)
         if not np.isfinite(gain) or gain <= 0.0:  # the move fitted the draws that made it, not the posterior
-            Z_new, after, gain = Z, before, 0.0
-            error = error if np.isfinite(error) else 0.0
-        bound_error = float(after.std(ddof=1) / np.sqrt(len(after)))
-        return Round(Z_new, gain, error, float(after.mean()), bound_error, self.sampling.target_accept)
+            moved, after, gain, error = Z, before, 0.0, error if np.isfinite(error) else 0.0
+        return Round(moved, gain, error, *_mean_and_error(after), self.context.target_accept)
+
+    def _finish(self, result: Round) -> None:
+        self.finished.append(result)
+        self.Z_path.append(result.Z)
+        self.context.target_accept = result.target_accept
+        self.context.record_bound("round", len(self.finished), result.bound, result.bound_error)
+
+
+def _evenly_spaced(chains: Chains, limit: int) -> np.ndarray:
+    phis = chains.x.reshape(-1, chains.x.shape[2])
+    return phis[np.linspace(0, len(phis) - 1, min(limit, len(phis))).astype(int)]
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))

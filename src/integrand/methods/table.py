@@ -1,13 +1,15 @@
 """All methods by name: what each draws from, with what, and where its code is (imported when it is first used)."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from integrand.errors import InputError
+from integrand.data.sources import Overview, RowSource
+from integrand.errors import InputError, need
 from integrand.likelihoods import Gaussian, Likelihood
-from integrand.methods.problem import TRACED, Problem, Settings, refuse_many_rows
+from integrand.methods.problem import TRACED, FitContext, Problem, Settings, refuse_many_rows
+from integrand.model import Model
 from integrand.posterior.posterior import Posterior
 
 THETA_SAMPLERS = ("nuts", *TRACED, "nested")
@@ -15,8 +17,9 @@ THETA_SAMPLERS = ("nuts", *TRACED, "nested")
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: a target, an algorithm and a conditional, in a file of their own."""
+    """A row of the table: a target, an algorithm and a conditional, in one file."""
 
+    name: str
     summary: str
     module: str  # in integrand.methods
     function: str
@@ -28,78 +31,147 @@ class Method:
     sparse: bool = True  # has inducing points
     paper: bool = False  # has the schedule of the paper's runs
     collapsed: bool = False  # needs the rows only through the sums of the collapsed bound
+    package: str = ""  # of the extra `samplers`, that the method's own sampler needs
 
     def check(
-        self, name: str, settings: Settings, likelihood: Likelihood, n_rows: int = 0, on_disk: bool = False
+        self, settings: Settings, likelihood: Likelihood, rows: RowSource | None = None, resumable: bool = False
     ) -> None:
-        """Refuse what this method cannot do with so many rows, or in a run directory, and say which can."""
-        self._check_sampler(name, settings.sampler)
-        if settings.schedule == "paper":
-            self._check_paper(name, settings, on_disk)
-        if not self.sparse:
-            refuse_many_rows(n_rows, settings)
-        if not self.any_likelihood and not isinstance(likelihood, Gaussian):
-            others = ", ".join(other for other, method in METHODS.items() if method.any_likelihood)
-            raise InputError(f"{name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+        """Refuse what this method cannot do, and say which can.
 
-    def check_large(self, name: str, settings: Settings) -> None:
-        """Refuse rows that are on disk or in several processes where a method needs more than sums over them."""
+        Parameters
+        ----------
+        settings, likelihood
+            What was asked for.
+        rows
+            The rows, or None where they are not open yet.
+        resumable
+            Whether the fit has a run directory.
+        """
+        self._check_sampler(settings.sampler)
+        if settings.schedule == "paper":
+            self._check_paper(settings, resumable)
+        if not self.any_likelihood and not isinstance(likelihood, Gaussian):
+            others = _names(method for method in METHODS.values() if method.any_likelihood)
+            raise InputError(f"{self.name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+        self._check_packages(settings, 0 if rows is None else rows.n_rows)
+        if rows is not None:
+            self._check_rows(settings, likelihood, rows)
+
+    def check_model(self, model: Model, overview: Overview) -> None:
+        """Refuse to draw where there is nothing to draw: a posterior needs hyperparameters, and a y that varies."""
+        if not self.draws:
+            return
+        if model.n_theta == 0:
+            raise InputError(
+                "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
+            )
+        likelihood, low, high, n = model.likelihood, overview.low[-1], overview.high[-1], overview.n_rows
+        if low == high and likelihood.largest == 1.0:
+            raise InputError(f"y is {low:g} in all rows, one class only: there is nothing to tell apart")
+        if low == high and likelihood.standardises_y:
+            where = "the one sample there is" if n == 1 else f"all {n} rows"
+            advice = " (`map` predicts it)" if isinstance(likelihood, Gaussian) else ""
+            raise InputError(f"y is {low:g} in {where}: there is no noise or signal to learn from a constant{advice}")
+
+    def _check_rows(self, settings: Settings, likelihood: Likelihood, rows: RowSource) -> None:
+        if rows.in_memory:
+            likelihood.check_y(rows.arrays()["y"])
+        else:
+            self._check_large(settings)
+        if not self.sparse:
+            refuse_many_rows(rows.n_rows, settings)
+
+    def _check_large(self, settings: Settings) -> None:
+        """Rows on disk or in several processes are for methods that need no more than sums over them."""
         if not self.collapsed:
-            others = ", ".join(other for other, method in METHODS.items() if method.collapsed)
-            raise InputError(f"{name} needs all rows in the memory of one process: use {others}")
+            others = _names(method for method in METHODS.values() if method.collapsed)
+            raise InputError(f"{self.name} needs all rows in the memory of one process: use {others}")
         if settings.sampler not in (Settings.sampler, "nuts"):
             sampler = settings.sampler
             raise InputError(f"the sampler {sampler} needs all rows in the memory of one process: use default or nuts")
         if settings.schedule == "paper":
             raise InputError("the paper's schedule needs all rows in the memory of one process: use the default")
 
-    def _check_sampler(self, name: str, sampler: str) -> None:
+    def _check_sampler(self, sampler: str) -> None:
         if sampler == Settings.sampler or sampler in self.samplers:
             return
         if self.own_sampler:
-            raise InputError(f"{name} has a sampler of its own: leave `sampler` out (it is {sampler!r})")
+            raise InputError(f"{self.name} has a sampler of its own: leave `sampler` out (it is {sampler!r})")
         has = (
             f"it has {', '.join(self.samplers)}" if self.samplers else "it is not drawn by chains, leave `sampler` out"
         )
         raise InputError(
-            f"{name} has no sampler {sampler!r}: {has}"
+            f"{self.name} has no sampler {sampler!r}: {has}"
             + (" (`joint-hmc` and `bsgp` have sghmc)" if sampler == "sghmc" else "")
         )
 
-    def _check_paper(self, name: str, settings: Settings, on_disk: bool) -> None:
+    def _check_packages(self, settings: Settings, n_rows: int) -> None:
+        """Refuse before the fit what would be missing in the middle of it."""
+        sampler, default = settings.sampler, settings.sampler == Settings.sampler
+        if self.package and default:
+            need(self.package, "samplers", self.name)
+        if sampler in ("nuts", "nested"):  # the pilot run of nested sampling is NUTS
+            need("nutpie", "samplers", f"the sampler {sampler}")
+        if sampler in (*TRACED, "nested", "sghmc"):
+            need("blackjax", "samplers", f"the sampler {sampler}")
+        if self.draws and settings.schedule == "paper":
+            need("nutpie", "samplers", "the paper's schedule")
+        if self.draws and self.collapsed and self.samplers and default and settings.uses_subsample(n_rows):
+            need("nutpie", "samplers", f"{self.name} with {n_rows} rows")
+
+    def _check_paper(self, settings: Settings, resumable: bool) -> None:
         if not self.paper:
-            others = ", ".join(other for other, method in METHODS.items() if method.paper)
-            raise InputError(f"the paper has no schedule for {name}: leave `schedule` out ({others} have one)")
+            others = _names(method for method in METHODS.values() if method.paper)
+            raise InputError(f"the paper has no schedule for {self.name}: leave `schedule` out ({others} have one)")
         if settings.sampler != Settings.sampler:
             raise InputError("the paper's schedule has a sampler of its own: leave `sampler` or `schedule` out")
-        if on_disk and self.draws:
+        if resumable and self.draws:
             raise InputError(
                 "the paper's schedule keeps no state on disk: leave run_dir out, or use the default schedule"
             )
 
-    def fit(self, problem: Problem) -> Posterior:
+    def run(self, problem: Problem, context: FitContext) -> Posterior:
         """Run the method."""
         function = getattr(importlib.import_module(f"integrand.methods.{self.module}"), self.function)
-        return function(problem, **self.options)
+        return function(problem, context, **self.options)
 
 
-METHODS: Mapping[str, Method] = {
-    "ml2": Method(
-        "SGPR: θ and Z maximise the bound", "optimised", "fit_sparse", {"with_prior": False}, paper=True, collapsed=True
+def _names(methods: Iterable[Method]) -> str:
+    return ", ".join(method.name for method in methods)
+
+
+def method_named(name: str) -> Method:
+    """A row of the table."""
+    if name not in METHODS:
+        raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+_TABLE = (
+    Method(
+        "ml2",
+        "SGPR: θ and Z maximise the bound",
+        "optimised",
+        "fit_sparse",
+        {"with_prior": False},
+        paper=True,
+        collapsed=True,
     ),
-    "map": Method(
-        "θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}, collapsed=True
+    Method(
+        "map", "θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}, collapsed=True
     ),
-    "sgpr-hmc": Method(
+    Method(
+        "sgpr-hmc",
         "Algorithm 1: θ drawn from p(θ) exp L(θ, Z), Z moved along the mean of ∂L/∂Z",
         "sgpr_hmc",
-        "fit",
+        "sgpr_hmc",
         draws=True,
         samplers=THETA_SAMPLERS,
         paper=True,
         collapsed=True,
     ),
-    "sgpr-hmc-fixed-z": Method(
+    Method(
+        "sgpr-hmc-fixed-z",
         "θ drawn from p(θ) exp L(θ, Z), Z stays where it starts",
         "sgpr_hmc",
         "sgpr_hmc",
@@ -108,13 +180,19 @@ METHODS: Mapping[str, Method] = {
         samplers=THETA_SAMPLERS,
         collapsed=True,
     ),
-    "gpr-ml2": Method(
-        "exact GP, θ maximises the likelihood", "optimised", "fit_exact", {"with_prior": False}, sparse=False
+    Method(
+        "gpr-ml2", "exact GP, θ maximises the likelihood", "optimised", "fit_exact", {"with_prior": False}, sparse=False
     ),
-    "gpr-map": Method(
-        "exact GP, θ maximises likelihood + log prior", "optimised", "fit_exact", {"with_prior": True}, sparse=False
+    Method(
+        "gpr-map",
+        "exact GP, θ maximises likelihood + log prior",
+        "optimised",
+        "fit_exact",
+        {"with_prior": True},
+        sparse=False,
     ),
-    "gpr-hmc": Method(
+    Method(
+        "gpr-hmc",
         "exact GP, θ drawn from its posterior",
         "gpr_hmc",
         "gpr_hmc",
@@ -122,25 +200,28 @@ METHODS: Mapping[str, Method] = {
         samplers=THETA_SAMPLERS,
         sparse=False,
     ),
-    "gpr-latent": Method(
+    Method(
+        "gpr-latent",
         "exact GP, θ and f drawn together by slices",
-        "gpr_latent",
+        "latent_function",
         "gpr_latent",
         draws=True,
         any_likelihood=True,
         own_sampler=True,
         sparse=False,
     ),
-    "pseudo-marginal": Method(
+    Method(
+        "pseudo-marginal",
         "exact GP, θ drawn by Metropolis with unbiased estimates of p(y given θ)",
-        "pseudo_marginal",
+        "latent_function",
         "pseudo_marginal",
         draws=True,
         any_likelihood=True,
         own_sampler=True,
         sparse=False,
     ),
-    "joint-hmc": Method(
+    Method(
+        "joint-hmc",
         "θ and u drawn together, for any likelihood; Z fixed after the warm start",
         "joint_hmc",
         "joint_hmc",
@@ -148,35 +229,53 @@ METHODS: Mapping[str, Method] = {
         any_likelihood=True,
         samplers=("nuts", "hmc", "sghmc"),
         paper=True,
+        package="nutpie",
     ),
-    "bsgp": Method(
-        "θ, u and Z drawn together from batches of rows",
+    Method(
         "bsgp",
+        "θ, u and Z drawn together from batches of rows",
+        "joint_hmc",
         "bsgp",
         draws=True,
         any_likelihood=True,
         samplers=("sghmc",),
+        package="blackjax",
     ),
-    "fbgp": Method(
+    Method(
+        "fbgp",
         "θ and Z drawn together, with the collapsed bound",
         "fbgp",
         "fbgp",
         draws=True,
         samplers=("nuts",),
         collapsed=True,
+        package="nutpie",
     ),
-    "svgp": Method(
-        "θ, Z and a Gaussian q(u) maximise the uncollapsed bound", "svgp", "svgp", any_likelihood=True, paper=True
+    Method(
+        "svgp",
+        "θ, Z and a Gaussian q(u) maximise the uncollapsed bound",
+        "svgp",
+        "svgp",
+        any_likelihood=True,
+        paper=True,
     ),
-    "vi-uncollapsed": Method(
+    Method(
+        "vi-uncollapsed",
         "Gaussian q(θ) and q(u), Z optimised, by batches",
-        "vi_uncollapsed",
+        "svgp",
         "vi_uncollapsed",
         draws=True,
         any_likelihood=True,
     ),
-    "vi-collapsed": Method(
-        "Gaussian q(θ), u collapsed, Z optimised", "vi_collapsed", "vi_collapsed", draws=True, collapsed=True
+    Method(
+        "vi-collapsed",
+        "Gaussian q(θ), u collapsed, Z optimised",
+        "collapsed_vi",
+        "vi_collapsed",
+        draws=True,
+        collapsed=True,
     ),
-    "gpr-vi": Method("exact GP, Gaussian q(θ)", "vi_collapsed", "gpr_vi", draws=True, sparse=False),
-}
+    Method("gpr-vi", "exact GP, Gaussian q(θ)", "collapsed_vi", "gpr_vi", draws=True, sparse=False),
+)
+
+METHODS: Mapping[str, Method] = {method.name: method for method in _TABLE}

@@ -1,1 +1,1 @@
-"""Draws, what they predict, and how they are kept."""
+"""The result of a fit: draws of the hyperparameters and what they predict."""

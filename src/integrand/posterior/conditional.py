@@ -1,9 +1,11 @@
-"""f at new inputs given one draw of θ, for a stack of draws: what prediction keeps and what it computes."""
+"""What each draw of the hyperparameters keeps of the data, and the mean and covariance of f at new inputs from it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,64 +14,130 @@ from jaxtyping import Array, Float, Int
 
 from integrand.bounds.exact import factorise_exact
 from integrand.data.dataset import Dataset
+from integrand.gp import GP
 from integrand.linalg import Jitter, cholesky, triangular_inverse
 from integrand.model import Model
 from integrand.precision import in_float64
-from integrand.targets import Factored
+
+# Mean (T,), what the data explain of the prior (A), and what they leave open of that (C).
+Projection = tuple[Float[Array, " T"], Float[Array, "M T"], Float[Array, "C T"]]
 
 
-class SparseConditional(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Conditional(ABC):
+    """p(f* | y, θ) for each of J draws of θ, as arrays with the names that they have in model files.
+
+    Each kind gives, at new inputs X*, the mean and two matrices A and C such that cov* = k(X*, X*) - AᵀA + CᵀC.
+    """
+
+    phis: Float[np.ndarray, "J P"]  # the draws, unconstrained
+    inputs: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"]  # shared by all draws, or a set for each
+    weights: Float[np.ndarray, "J M"]
+    factors: Float[np.ndarray, "J M M"] | Float[np.ndarray, "J 0 0"]  # lower triangles
+
+    kind: ClassVar[str]  # its name in model files
+
+    @staticmethod
+    @abstractmethod
+    def project(gp: GP, inputs: Array, weights: Array, factor: Array, X: Array, jitter: Jitter) -> Projection:
+        """Mean, A and C of one draw at the rows of X."""
+
+    @property
+    def n_draws(self) -> int:
+        """J."""
+        return len(self.phis)
+
+    @property
+    def inputs_vary(self) -> bool:
+        """Whether each draw has inputs of its own."""
+        return self.inputs.ndim == 3
+
+    def subset(self, index: slice | Int[np.ndarray, " K"]) -> "Conditional":
+        """Some of the draws."""
+        inputs = self.inputs[index] if self.inputs_vary else self.inputs
+        return type(self)(self.phis[index], inputs, self.weights[index], self.factors[index])
+
+
+class SparseConditional(Conditional):
     """q*(u) of each draw in whitened coordinates: all that is needed to predict, without the training data.
 
-    With A = L⁻¹ k(Z, X*): mean* = Aᵀm and cov* = k** - AᵀA + (LB⁻¹A)ᵀ(LB⁻¹A), the paper's equation (16).
+    The inputs are Z, the weights m and the factors LB. With A = L⁻¹ k(Z, X*): mean* = Aᵀm and C = LB⁻¹A, the paper's
+    equation (16).
     """
 
-    phis: Float[np.ndarray, "J P"]
-    Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"]  # one for all draws, or each draw's own
-    m: Float[np.ndarray, "J M"]
-    LB: Float[np.ndarray, "J M M"]
+    kind = "sparse"
+
+    @staticmethod
+    def project(gp: GP, inputs: Array, weights: Array, factor: Array, X: Array, jitter: Jitter) -> Projection:
+        """A = L⁻¹ k(Z, X) and C = LB⁻¹A."""
+        A = _whitened(gp, inputs, X, jitter)
+        return gp.mean + weights @ A, A, triangular_inverse(factor) @ A
 
 
-class ExactConditional(NamedTuple):
-    """The exact GP of each draw: K + σ²I = L Lᵀ and α; it has to keep the training inputs."""
+class ExactConditional(Conditional):
+    """The exact GP of each draw, K + σ²I = L Lᵀ: it has to keep the training inputs.
 
-    phis: Float[np.ndarray, "J P"]
-    X: Float[np.ndarray, "N D"]
-    alpha: Float[np.ndarray, "J N"]
-    L: Float[np.ndarray, "J N N"]
-
-
-class VariationalConditional(NamedTuple):
-    """q(v) = N(m, S Sᵀ) of each draw, with u = L v: mean* = Aᵀm and cov* = k** - AᵀA + (SᵀA)ᵀ(SᵀA).
-
-    Where v itself was drawn (`joint-hmc`) m is that draw and S is empty: nothing of u is left open.
+    The inputs are X, the weights α = (K + σ²I)⁻¹(y - mean) and the factors L. With K* = k(X, X*): mean* = K*ᵀα,
+    A = L⁻¹K* and C = 0.
     """
 
-    phis: Float[np.ndarray, "J P"]
-    Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"]
-    m: Float[np.ndarray, "J M"]
-    S: Float[np.ndarray, "J M M"] | Float[np.ndarray, "J 0 0"]
+    kind = "exact"
+
+    @staticmethod
+    def project(gp: GP, inputs: Array, weights: Array, factor: Array, X: Array, jitter: Jitter) -> Projection:
+        """A = L⁻¹ k(X_train, X) and C = 0; there is no jitter."""
+        K = gp.kernel(inputs, X)
+        return gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
 
 
-Conditional = SparseConditional | ExactConditional | VariationalConditional
+class VariationalConditional(Conditional):
+    """q(v) = N(m, S Sᵀ) of each draw, with u = L v.
+
+    The inputs are Z, the weights m and the factors S. With A = L⁻¹ k(Z, X*): mean* = Aᵀm and C = SᵀA. Where v itself
+    was drawn (`joint-hmc`) m is that draw and S is empty: C = 0.
+    """
+
+    kind = "variational"
+
+    @staticmethod
+    def project(gp: GP, inputs: Array, weights: Array, factor: Array, X: Array, jitter: Jitter) -> Projection:
+        """A = L⁻¹ k(Z, X) and C = SᵀA."""
+        A = _whitened(gp, inputs, X, jitter)
+        return gp.mean + weights @ A, A, factor.T @ A if factor.size else jnp.zeros((1, X.shape[0]))
 
 
-@partial(jax.jit, static_argnames="model")
-def _exact_factors(phi, X, y, model: Model):
-    return factorise_exact(model.gp(model.theta(phi)), X, y)
+def _whitened(gp: GP, Z: Array, X: Array, jitter: Jitter) -> Array:
+    """A = L⁻¹ k(Z, X) with k(Z, Z) + jitter = L Lᵀ."""
+    K = gp.kernel(Z, X)
+    L, _ = cholesky(jitter.gram(gp.kernel, Z))
+    return triangular_inverse(L) @ K
+
+
+class InducingPosterior(Protocol):
+    """q*(u) for one draw of θ, whitened: what `CollapsedTarget.inducing_posterior` gives."""
+
+    @property
+    def m(self) -> Float[np.ndarray, " M"]:
+        """The mean."""
+        ...
+
+    @property
+    def LB(self) -> Float[np.ndarray, "M M"]:
+        """The factor of the precision, LB LBᵀ."""
+        ...
 
 
 def sparse_conditional(
     phis: Float[np.ndarray, "J P"],
     Z: Float[np.ndarray, "M D"] | Float[np.ndarray, "J M D"],
-    factored: Callable[[np.ndarray, np.ndarray], Factored],
+    inducing_posterior: Callable[[np.ndarray, np.ndarray], InducingPosterior],
     parallel: int = 1,
 ) -> SparseConditional:
-    """Factor the bound at each draw (`CollapsedTarget.factored`), so many side by side, and keep q*(u)."""
-    each = Z if Z.ndim == 3 else [Z] * len(phis)
+    """q*(u) of each draw, by `inducing_posterior(phi, Z)` in `parallel` threads."""
+    Z_of_draws = Z if Z.ndim == 3 else [Z] * len(phis)
     with ThreadPoolExecutor(parallel) as pool:
-        found = list(pool.map(factored, phis, each))
-    return SparseConditional(phis, Z, np.array([f.m for f in found]), np.array([f.LB for f in found]))
+        posteriors = list(pool.map(inducing_posterior, phis, Z_of_draws))
+    return SparseConditional(phis, Z, np.array([q.m for q in posteriors]), np.array([q.LB for q in posteriors]))
 
 
 @in_float64
@@ -81,60 +149,9 @@ def exact_conditional(model: Model, phis: Float[np.ndarray, "J P"], data: Datase
     return ExactConditional(np.asarray(phis), np.asarray(X), alpha, L)
 
 
-def _explain(model: Model, jitter: Jitter, kind: type, draw: tuple[Array, Array, Array, Array], X: Array):
-    """The GP of one draw, the mean of f, what the data explain away of the prior (A) and what they leave open (C)."""
-    phi, inputs, weights, factor = draw
-    gp = model.gp(model.theta(phi))
-    K = gp.kernel(inputs, X)
-    if kind is ExactConditional:
-        return gp, gp.mean + weights @ K, triangular_inverse(factor) @ K, jnp.zeros((1, X.shape[0]))
-    L, _ = cholesky(jitter.gram(gp.kernel, inputs))
-    A = triangular_inverse(L) @ K
-    if kind is SparseConditional:
-        C = triangular_inverse(factor) @ A
-    else:
-        C = factor.T @ A if factor.size else jnp.zeros((1, X.shape[0]))
-    return gp, gp.mean + weights @ A, A, C
-
-
-def _over_draws(one, inputs: Array, draws: tuple[Array, Array, Array]):
-    """`one` at a time, so that memory does not grow with the number of draws; inputs are shared or each draw's own."""
-    phis, weights, factors = draws
-    if inputs.ndim == 3:
-        return jax.lax.map(one, (phis, inputs, weights, factors))
-    return jax.lax.map(lambda d: one((d[0], inputs, *d[1:])), draws)
-
-
-@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
-def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type):
-    def one(draw):
-        gp, mean, A, C = _explain(model, jitter, kind, draw, X)
-        # Floored at zero, then a sum of squares is added: a variance cannot be negative.
-        open_variance = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
-        return mean, open_variance + jnp.sum(C**2, axis=0), gp.noise**2
-
-    return _over_draws(one, inputs, draws)
-
-
-@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
-def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type):
-    def one(draw):
-        gp, mean, A, C = _explain(model, jitter, kind, draw, X)
-        return mean, gp.kernel.gram(X) - A.T @ A + C.T @ C, gp.noise**2
-
-    return _over_draws(one, inputs, draws)
-
-
-def draws_of(conditional: Conditional, index: slice | Int[np.ndarray, " k"]) -> Conditional:
-    """Some of the draws."""
-    phis, inputs, a, b = conditional
-    return type(conditional)(phis[index], inputs[index] if inputs.ndim == 3 else inputs, a[index], b[index])
-
-
-def _call(program, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray):
-    phis, inputs, a, b = conditional
-    out = program(inputs, (phis, a, b), np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
-    return tuple(np.asarray(o) for o in out)
+@partial(jax.jit, static_argnames="model")
+def _exact_factors(phi, X, y, model: Model):
+    return factorise_exact(model.gp(model.theta(phi)), X, y)
 
 
 @in_float64
@@ -146,7 +163,7 @@ def marginals(
     n_rows = len(X)
     padded = np.zeros((max(64, 1 << (n_rows - 1).bit_length()), X.shape[1]))
     padded[:n_rows] = X
-    mean, variance, noise = _call(_marginals, model, jitter, conditional, padded)
+    mean, variance, noise = _run(_marginals, model, jitter, conditional, padded)
     return mean[:, :n_rows], variance[:, :n_rows], noise
 
 
@@ -155,5 +172,43 @@ def joints(
     model: Model, jitter: Jitter, conditional: Conditional, X: Float[np.ndarray, "T D"]
 ) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T T"], Float[np.ndarray, " J"]]:
     """Mean and full covariance of f at all rows under each draw, and each draw's noise variance."""
-    mean, covariance, noise = _call(_joints, model, jitter, conditional, X)
+    mean, covariance, noise = _run(_joints, model, jitter, conditional, X)
     return mean, covariance, noise
+
+
+def _run(program, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray) -> tuple[np.ndarray, ...]:
+    draws = conditional.phis, conditional.weights, conditional.factors
+    out = program(conditional.inputs, draws, np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
+    return tuple(np.asarray(o) for o in out)
+
+
+@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
+def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Conditional]):
+    def one(draw):
+        phi, own_inputs, weights, factor = draw
+        gp = model.gp(model.theta(phi))
+        mean, A, C = kind.project(gp, own_inputs, weights, factor, X, jitter)
+        # Floored at zero, then a sum of squares is added: a variance cannot be negative.
+        unexplained = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
+        return mean, unexplained + jnp.sum(C**2, axis=0), gp.noise**2
+
+    return _over_draws(one, inputs, draws)
+
+
+@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
+def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Conditional]):
+    def one(draw):
+        phi, own_inputs, weights, factor = draw
+        gp = model.gp(model.theta(phi))
+        mean, A, C = kind.project(gp, own_inputs, weights, factor, X, jitter)
+        return mean, gp.kernel.gram(X) - A.T @ A + C.T @ C, gp.noise**2
+
+    return _over_draws(one, inputs, draws)
+
+
+def _over_draws(one, inputs: Array, draws: tuple[Array, Array, Array]):
+    """`one` draw at a time, so that memory does not grow with their number."""
+    phis, weights, factors = draws
+    if inputs.ndim == 3:
+        return jax.lax.map(one, (phis, inputs, weights, factors))
+    return jax.lax.map(lambda draw: one((draw[0], inputs, *draw[1:])), draws)

@@ -1,16 +1,100 @@
-"""Predictions of a fully Bayesian model: an equal-weight mixture of Gaussians, one component per draw."""
+"""Predictive distributions of a fully Bayesian model: at each row a mixture with one component per draw.
+
+`RowMixture` is what all of them share, `GaussianMixture` is that of the function and of Gaussian observations. Its
+quantiles are found by Newton's method inside a bracket of doubles. For other likelihoods see `observed.py`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import erf, logsumexp, ndtr
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import erf, logsumexp, ndtr, ndtri
 
 from integrand.errors import InputError
-from integrand.posterior.gaussian_quantile import gaussian_quantile, standardised
-from integrand.posterior.rows import Array, RowMixture, checked_levels, finite_array
+
+Array = NDArray[np.float64]
+
+# Elements of one temporary array (draws, points): 256 kB, so that the few in use at a time fit a processor's cache.
+BLOCK_ELEMENTS = 32_768
+
+# Newton steps of the quantile search; then it halves the set of doubles that are left, at most 64 times.
+NEWTON_STEPS = 40
+# A quantile is accepted where the smaller tail has its probability to this relative error: rounding of 400 terms.
+RELATIVE_TOLERANCE = 1e-13
+
+
+class RowMixture(ABC):
+    """Equal-weight mixture over J draws, separately at each of T rows."""
+
+    means: Array  # (J, T)
+
+    @property
+    @abstractmethod
+    def variance(self) -> Array:
+        """Of the mixture, shape (T,)."""
+
+    @abstractmethod
+    def cdf(self, y: ArrayLike) -> Array:
+        """F(y) at y of shape (T,) or (K, T)."""
+
+    @abstractmethod
+    def log_density(self, y: ArrayLike) -> Array:
+        """Log p(y) at y of shape (T,) or (K, T)."""
+
+    @abstractmethod
+    def quantile(self, p: ArrayLike) -> Array:
+        """Smallest q with F(q) ≥ p: (T,) for a scalar p, else (P, T)."""
+
+    @abstractmethod
+    def _components(self, rows: slice) -> tuple[Any, ...]:
+        """The parameters of all draws at some rows."""
+
+    @property
+    def sd(self) -> Array:
+        """Standard deviation of the mixture, shape (T,)."""
+        return np.sqrt(self.variance)
+
+    def pit(self, y: ArrayLike) -> Array:
+        """Probability integral transform F(y); uniform on (0, 1) when calibrated, if y is continuous."""
+        return self.cdf(y)
+
+    def density(self, y: ArrayLike) -> Array:
+        """p(y) at y of shape (T,) or (K, T)."""
+        return np.exp(self.log_density(y))
+
+    def interval(self, level: float) -> tuple[Array, Array]:
+        """Central interval: the quantiles at (1 - level)/2 and (1 + level)/2, each (T,)."""
+        if not 0 < level < 1:
+            raise InputError(f"level must lie strictly between 0 and 1, got {level}")
+        lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
+        return lower, upper
+
+    def _row_blocks(self) -> Iterator[slice]:
+        draws, rows = self.means.shape
+        step = max(1, BLOCK_ELEMENTS // draws)
+        return (slice(start, start + step) for start in range(0, rows, step))
+
+    def _over_rows(self, y: ArrayLike, value: Callable[..., Array]) -> Array:
+        """``value(y, *components)``, which reduces the draws, at every y (T,) or (K, T), in blocks of rows."""
+        y, out = self._checked(y)
+        grid, result = np.atleast_2d(y), np.atleast_2d(out)
+        for rows in self._row_blocks():
+            components = self._components(rows)
+            for k in range(len(grid)):
+                result[k, rows] = value(grid[k, rows], *components)
+        return out
+
+    def _checked(self, y: ArrayLike) -> tuple[Array, Array]:
+        """y of shape (T,) or (K, T), and an empty array of that shape."""
+        y = finite_array(y, "y")
+        if y.ndim not in (1, 2) or y.shape[-1] != self.means.shape[1]:
+            raise InputError(f"y has shape {y.shape}; its last length must be the {self.means.shape[1]} rows")
+        return y, np.empty(y.shape)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,16 +151,16 @@ class GaussianMixture(RowMixture):
 
     def cdf(self, y: ArrayLike) -> Array:
         """F(y) = 1/J Σ_j Φ((y - μ_j)/s_j) at y of shape (T,) or (K, T)."""
-        return self._at(y, lambda y, mu, s: ndtr(standardised(y, mu, s)).mean(axis=0))
+        return self._over_rows(y, lambda y, mu, s: ndtr(standardised(y, mu, s)).mean(axis=0))
 
     def log_density(self, y: ArrayLike) -> Array:
         """Log p(y) = log 1/J Σ_j N(y; μ_j, s_j²) at y of shape (T,) or (K, T)."""
         log_draws = np.log(self.means.shape[0])
-        return self._at(y, lambda y, mu, s: logsumexp(_log_normal(y, mu, s), axis=0) - log_draws)
+        return self._over_rows(y, lambda y, mu, s: logsumexp(_log_normal(y, mu, s), axis=0) - log_draws)
 
     def expected_log_density(self, y: ArrayLike) -> Array:
         """1/J Σ_j log N(y; μ_j, s_j²), by Jensen never above `log_density`; same shapes."""
-        return self._at(y, lambda y, mu, s: _log_normal(y, mu, s).mean(axis=0))
+        return self._over_rows(y, lambda y, mu, s: _log_normal(y, mu, s).mean(axis=0))
 
     def quantile(self, p: ArrayLike) -> Array:
         """Smallest q with F(q) ≥ p.
@@ -106,7 +190,7 @@ class GaussianMixture(RowMixture):
         1/J Σ_j A(y - μ_j, s_j) - 1/(2J²) Σ_jk A(μ_j - μ_k, √(s_j² + s_k²)), where
         A(m, s) = E|N(m, s²)| = 2 s φ(m/s) + m (2Φ(m/s) - 1) (Grimit et al., 2006). Time O(J² T).
         """
-        first = self._at(y, lambda y, mu, s: _expected_absolute(y - mu, s).mean(axis=0))
+        first = self._over_rows(y, lambda y, mu, s: _expected_absolute(y - mu, s).mean(axis=0))
         spread = np.empty(self.means.shape[1])
         for rows in self._row_blocks():
             mu, var = self.means[:, rows], self.variances[:, rows]
@@ -149,6 +233,80 @@ class GaussianMixture(RowMixture):
         return self.means[:, rows], np.sqrt(self.variances[:, rows])
 
 
+def gaussian_quantile(p: float, mu: Array, s: Array) -> Array:
+    """Solve F(q) = p for every column of μ and s (J, A): Newton inside a shrinking bracket.
+
+    For p > 1/2 the upper tail 1 - F is compared with 1 - p, so both ends keep their relative precision.
+    Newton acts on Φ⁻¹(F(q)), a straight line for one Gaussian.
+    """
+    sign, tail = (1.0, p) if p <= 0.5 else (-1.0, 1.0 - p)
+    component_quantiles = mu + s * ndtri(p)
+    # Just below the smallest component quantile F cannot have reached p.
+    low, high = np.nextafter(component_quantiles.min(axis=0), -np.inf), component_quantiles.max(axis=0)
+    x, last_gap = component_quantiles.mean(axis=0), np.full(low.shape, np.inf)
+
+    # Where all components are point masses, F is a staircase with steps of 1/J.
+    staircase = ~(s > 0).any(axis=0)
+    first = np.searchsorted(np.arange(1, len(mu) + 1) / len(mu), p)
+    high[staircase] = np.sort(mu[:, staircase], axis=0)[first]
+
+    active = np.flatnonzero(~staircase & (np.nextafter(low, np.inf) < high))
+    steps = 0
+    while active.size:
+        current, a, b = x[active], low[active], high[active]
+        value, slope = _tail_and_density(current, mu[:, active], s[:, active], sign)
+        solved = np.abs(value - tail) <= RELATIVE_TOLERANCE * tail
+        reached = solved | (value >= tail if sign > 0 else value <= tail)
+        a, b = np.where(reached, a, current), np.where(reached, current, b)
+        if steps < NEWTON_STEPS:
+            gap = ndtri(tail) - ndtri(value)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                move = sign * gap * np.exp(-0.5 * ndtri(value) ** 2) / (np.sqrt(2 * np.pi) * slope)
+            x[active] = _next_trial(current, a, b, move, np.abs(gap) < 0.5 * last_gap[active])
+            last_gap[active] = np.abs(gap)
+        else:
+            x[active] = _middle_double(a, b)
+        low[active], high[active] = a, b
+        active = active[~solved & (np.nextafter(a, np.inf) < b)]
+        steps += 1
+    return high
+
+
+def _tail_and_density(y: Array, mu: Array, s: Array, sign: float) -> tuple[Array, Array]:
+    """F(y), or 1 - F(y) for sign = -1, and the density of the part that is not point masses."""
+    z = standardised(y, mu, s)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        density = np.where(s > 0, np.exp(-0.5 * z**2) / s, 0.0).mean(axis=0) / np.sqrt(2 * np.pi)
+    return ndtr(sign * z).mean(axis=0), density
+
+
+def _next_trial(x: Array, low: Array, high: Array, move: Array, improving: NDArray[np.bool_]) -> Array:
+    """Return x + move if that lies in (low, high) and moves have been improving, else the middle."""
+    # A move below the spacing of doubles: look at the neighbour, so that the bracket can close.
+    neighbour = np.nextafter(x, np.where(move > 0, np.inf, -np.inf))
+    trial = np.where(x + move == x, neighbour, x + move)
+    good = improving & (trial > low) & (trial < high)
+    return np.where(good, trial, low + 0.5 * (high - low))
+
+
+def _middle_double(low: Array, high: Array) -> Array:
+    """Return the double halfway from low to high when all doubles are counted in order."""
+    a, b = _ordinal(low.view(np.int64)), _ordinal(high.view(np.int64))
+    return _ordinal((a >> 1) + (b >> 1) + (a & b & 1)).view(np.float64)
+
+
+def _ordinal(bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Map the bits of a double to its place among all doubles, and back."""
+    return np.where(bits >= 0, bits, np.iinfo(np.int64).min - bits)
+
+
+def standardised(y: Array, mu: Array, s: Array) -> Array:
+    """(y - μ)/s; for s = 0 plus infinity from the point mass on, minus infinity before it."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        z = (y - mu) / s
+    return np.where(np.isnan(z), np.inf, z)
+
+
 def _log_normal(y: Array, mu: Array, s: Array) -> Array:
     """Log N(y; μ, s²); for s = 0 plus infinity on the point mass, minus infinity elsewhere."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -162,3 +320,22 @@ def _expected_absolute(m: Array, s: Array) -> Array:
         z = m / s
         value = np.sqrt(2 / np.pi) * s * np.exp(-0.5 * z**2) + m * erf(z / np.sqrt(2))
     return np.where(s > 0, value, np.abs(m))
+
+
+def finite_array(value: ArrayLike, name: str) -> Array:
+    """Return ``value`` as float64; raise `InputError` naming ``name`` unless it is numeric and finite."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from error
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} has NaN or infinite entries; remove or replace them")
+    return array
+
+
+def checked_levels(p: ArrayLike) -> Array:
+    """Probabilities of quantiles: a scalar or (P,), strictly between 0 and 1."""
+    p = finite_array(p, "p")
+    if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
+        raise InputError("p must be a number or a list of numbers strictly between 0 and 1")
+    return p

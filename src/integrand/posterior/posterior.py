@@ -1,5 +1,6 @@
 """The result of a fit: draws of the hyperparameters with everything needed to judge them and to predict."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,14 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checked import checked_matrix
+from integrand.data.checks import checked_matrix
 from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
-from integrand.infer.chains import Chains
-from integrand.infer.diagnostics import Verdict
+from integrand.infer.base import Chains
+from integrand.infer.verdict import Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, Parameter
 from integrand.posterior.conditional import Conditional
+from integrand.posterior.inference_data import (
+    MOST_ROWS,
+    draws_that_predict,
+    groups_of_draws_and_rows,
+    groups_of_rows,
+    inference_data,
+    log_prior_group,
+    posterior_group,
+    sample_stats_group,
+)
+from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive
 from integrand.precision import in_float64
 
@@ -45,7 +57,7 @@ class Posterior:
     jitter: Jitter
     chains: Chains  # x is φ
     conditional: Conditional
-    verdict: Verdict | None  # None for methods that climb with L-BFGS to one point
+    verdict: Verdict | None  # None for methods that optimise one point
     optimum: Float[np.ndarray, " P"]  # the ML-II point (for `map` methods: the MAP point)
     history: tuple[BoundPoint, ...] = ()
     Z_path: Float[np.ndarray, "R M D"] | None = None  # inducing inputs after the warm start and after each round
@@ -76,8 +88,8 @@ class Posterior:
     @property
     def Z(self) -> Float[np.ndarray, "M D"]:
         """Inducing inputs in the units of the data: training inputs for exact methods, the mean of drawn ones."""
-        inputs = self.conditional[1]
-        return self.scaler.inverse_X(inputs.mean(axis=0) if inputs.ndim == 3 else inputs)
+        inputs = self.conditional.inputs
+        return self.scaler.inverse_X(inputs.mean(axis=0) if self.conditional.inputs_vary else inputs)
 
     def predict(self, X: Any, *, include_noise: bool, memory: int = 256 * 2**20) -> Predictive:
         """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`)."""
@@ -88,30 +100,49 @@ class Posterior:
             self.model, self.jitter, self.scaler, self.conditional, self.scaler.transform_X(X), include_noise, memory
         )
 
-    def to_arviz(self, *, original_units: bool = True) -> Any:
-        """An `arviz.InferenceData` with posterior and sample statistics; ARD entries are named by their columns."""
-        import warnings
+    def to_arviz(self, X: Any = None, y: Any = None, *, original_units: bool = True, seed: int = 0) -> Any:
+        """An `arviz.InferenceData` (ArviZ 0.x) or an `xarray.DataTree` (ArviZ 1.x).
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ArviZ announces its refactoring on first import
-            import arviz
+        Parameters
+        ----------
+        X, y
+            Rows, for example the training data, which the posterior does not keep. With them the groups
+            `posterior_predictive`, `log_likelihood`, `observed_data` and `constant_data` are there too. The first two
+            hold a number for each draw and row: beyond 10 000 rows they are left out, with a warning.
+        original_units
+            Whether hyperparameters are in the units of the data, or in those of standardised data.
+        seed
+            Of the draws of f and y at the rows.
 
-        draws = self.theta_original if original_units else self.theta
-        dims, coords = {}, {}
-        for p in self.model.parameters:
-            if p.shape:
-                dims[p.name] = [f"{p.name}_column"]
-                coords[f"{p.name}_column"] = [self.model.columns[i] for i in p.columns]
-        stats = {
-            "lp": self.chains.log_density,
-            "energy": self.chains.energy,
-            "acceptance_rate": self.chains.acceptance,
-            "n_steps": self.chains.n_steps,
-            "tree_depth": self.chains.depth,
-            "diverging": self.chains.diverging,
-            "step_size": self.chains.step_size,
+        Notes
+        -----
+        The groups `posterior`, `sample_stats` and `log_prior` hold all draws. With pointwise groups beside them they
+        hold, as these do, the draws that predict (400 by default, setting `predictive_draws`). The log likelihood is
+        log p(y | f) at a draw of f: for the training data it is what `arviz.loo` wants.
+        """
+        if (X is None) != (y is None):
+            raise InputError("`to_arviz` takes rows with their observations: give both X and y, or neither")
+        chains, of_rows = self.chains, {}
+        if X is not None:
+            X, y = checked_matrix(X, "X"), finite_array(y, "y")
+            if y.shape != (len(X),):
+                raise InputError(f"y has shape {y.shape} for {len(X)} rows of X: one number per row is needed")
+            self.model.likelihood.check_y(y)
+            if len(X) <= MOST_ROWS:
+                chains = draws_that_predict(self.conditional.phis, chains)
+                of_rows = groups_of_draws_and_rows(self.predict(X, include_noise=False), y, chains, seed)
+            else:
+                left_out = "posterior_predictive and log_likelihood are left out"
+                warnings.warn(f"{len(X)} rows: beyond {MOST_ROWS}, {left_out}", stacklevel=2)
+            of_rows |= groups_of_rows(self.model, X, y)
+        theta = self._theta_of(chains.x)
+        factors = {p.name: self.unit_factor(p) if original_units else 1.0 for p in self.model.parameters}
+        groups = {
+            "posterior": posterior_group(self.model, self.in_original_units(theta) if original_units else theta),
+            "sample_stats": sample_stats_group(chains),
+            "log_prior": log_prior_group(self.model, chains.x, factors),
         }
-        return arviz.from_dict(posterior=draws, sample_stats=stats, dims=dims, coords=coords)
+        return inference_data(groups | of_rows)
 
     @in_float64
     def _theta_of(self, phi: np.ndarray) -> dict[str, np.ndarray]:

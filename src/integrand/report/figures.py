@@ -2,6 +2,11 @@
 
 Without `ax` a new figure is made (never one of pyplot's; save it by ``axes.figure.savefig(path)``). Figures of several
 panels return an array of axes; given `ax`, they divide its place among the panels.
+
+
+Figures of the chains themselves: traces and ranks.
+
+Figures that hold predictions against data: predicted against observed, and calibration.
 """
 
 from collections.abc import Sequence
@@ -11,13 +16,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.ticker import MaxNLocator
+from scipy.stats import binom, rankdata
 
+from integrand.data.checks import checked_rows
 from integrand.errors import InputError
+from integrand.metrics import calibration as coverage_table
 from integrand.posterior.posterior import Posterior
-from integrand.report.chains import ranks, traces
-from integrand.report.checks import calibration, coverage, pit, predicted_against_observed
 from integrand.report.style import (
     BLUE,
+    CHAIN_COLOURS,
     GREY,
     INK,
     ORANGE,
@@ -60,13 +67,13 @@ def hyperposterior(
     names
         Entries of `posterior.model.names`; all by default.
     legend
-        Whether to say what is what above the panels.
+        Whether to draw a legend above the panels.
     """
-    found = {e.name: e for e in entries(posterior)}
-    unknown = [name for name in names or () if name not in found]
-    if unknown or not found:
+    by_name = {e.name: e for e in entries(posterior)}
+    unknown = [name for name in names or () if name not in by_name]
+    if unknown or not by_name:
         raise InputError(f"there is no hyperparameter {unknown[0]!r}" if unknown else "nothing was inferred")
-    chosen = list(found.values()) if names is None else [found[name] for name in names]
+    chosen = list(by_name.values()) if names is None else [by_name[name] for name in names]
     made = panels(len(chosen), ax, (2.25, 1.8))
     label = optimum_label(posterior)
     for panel, e in zip(made, chosen, strict=True):
@@ -165,12 +172,12 @@ def bound_history(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
     if not posterior.history:
         raise InputError("this posterior has no history of the bound")
     ax = one_panel(ax, (4.2, 3.2))
-    climbed = [b for b in posterior.history if b.phase != "round"]
+    optimised = [b for b in posterior.history if b.phase != "round"]
     rounds = [b for b in posterior.history if b.phase == "round"]
-    if climbed:
-        style = "o-" if len(climbed) < 30 else "-"
+    if optimised:
+        style = "o-" if len(optimised) < 30 else "-"
         label = f"at the {optimum_label(posterior)} point"
-        ax.plot([b.seconds for b in climbed], [b.bound for b in climbed], style, color=VERMILION, ms=4, label=label)
+        ax.plot([b.seconds for b in optimised], [b.bound for b in optimised], style, color=VERMILION, ms=4, label=label)
     if rounds:
         seconds, bounds, errors = (np.array([getattr(b, k) for b in rounds]) for k in ("seconds", "bound", "error"))
         ax.errorbar(
@@ -267,3 +274,143 @@ def _rug(ax: Axes, values: np.ndarray, most: int = 250) -> None:
     some = some[np.linspace(0, len(some) - 1, min(most, len(some))).astype(int)]
     x, height = np.repeat(some, 3), np.tile([0.0, 0.04, np.nan], len(some))
     ax.plot(x, height, color=INK, lw=0.5, alpha=0.5, transform=ax.get_xaxis_transform())
+
+
+_RASTER_DRAWS = 3_000
+
+
+@styled
+def traces(posterior: Posterior, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> np.ndarray:
+    """Draws of each hyperparameter by chain, in the units of the data; marks below are divergent draws.
+
+    Parameters
+    ----------
+    names
+        Entries of `posterior.model.names`; by default the 12 with the largest R-hat.
+    """
+    chosen = _chosen(posterior, names)
+    made = panels(len(chosen), ax, (2.4, 1.65))
+    for panel, e in zip(made, chosen, strict=True):
+        for k, chain in enumerate(e.draws):
+            colour = CHAIN_COLOURS[k % len(CHAIN_COLOURS)]
+            raster = e.draws.size > _RASTER_DRAWS
+            panel.plot(chain, color=colour, lw=0.6, alpha=0.8, rasterized=raster, label=f"chain {k + 1}")
+        diverging = np.flatnonzero(posterior.chains.diverging.any(axis=0))
+        foot = panel.get_xaxis_transform()
+        panel.plot(diverging, np.full(len(diverging), 0.02), "|", color=INK, ms=7, transform=foot)
+        panel.margins(x=0.01)
+        panel.set_title(shortened(e.name, 34), parse_math=False)
+        panel.set_xlabel("draw")
+        panel.locator_params(nbins=4)
+    return made
+
+
+@styled
+def ranks(posterior: Posterior, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> np.ndarray:
+    """Histograms of the ranks of each chain's draws among all draws: flat, within the band, if the chains agree.
+
+    The band holds 95 % of the bars of independent draws; dependent draws leave it more often.
+    """
+    chosen = _chosen(posterior, names)
+    made = panels(len(chosen), ax, (2.4, 1.9))
+    n_chains, n = posterior.chains.x.shape[:2]
+    bins = int(np.clip(n // 10, 2, 20))
+    low, high = (binom.ppf(p, n, 1.0 / bins) * bins / n for p in (0.025, 0.975))
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    for panel, e in zip(made, chosen, strict=True):
+        share = (rankdata(e.draws).reshape(n_chains, n) - 0.5) / e.draws.size
+        for k in range(n_chains):
+            heights = np.histogram(share[k], edges)[0] * bins / n
+            floor, colour = n_chains - 1 - k, CHAIN_COLOURS[k % len(CHAIN_COLOURS)]
+            scale = 0.9 / max(2.0, high, heights.max())
+            panel.fill_between([0, 1], floor + scale * low, floor + scale * high, color=PALE, alpha=0.7, lw=0)
+            panel.stairs(floor + scale * heights, edges, baseline=floor, fill=True, color=colour, alpha=0.75, lw=0)
+            panel.plot([0, 1], [floor + scale] * 2, color=GREY, lw=0.8, ls=(0, (4, 2)))
+        panel.set_yticks(np.arange(n_chains) + 0.45, [str(k) for k in range(n_chains, 0, -1)])
+        panel.set(xlim=(0, 1), ylim=(0, n_chains), ylabel="chain", xlabel="rank among all draws")
+        panel.set_xticks([0, 0.5, 1], ["lowest", "middle", "highest"])
+        panel.tick_params(axis="y", length=0)
+        panel.set_title(shortened(e.name, 34), parse_math=False)
+    return made
+
+
+def worst_mixed(posterior: Posterior, n: int) -> list[str]:
+    """Names of the `n` hyperparameters with the largest R-hat, in the order of the model."""
+    if posterior.verdict is None or not is_sampled(posterior):
+        raise InputError(f"{posterior.method} gave one point here, and no chains to look at: sample with sgpr-hmc")
+    worst = np.argsort(-posterior.verdict.convergence.r_hat, kind="stable")[:n]
+    return [posterior.model.names[i] for i in np.sort(worst)]
+
+
+def _chosen(posterior: Posterior, names: Sequence[str] | None) -> list[Entry]:
+    worst, by_name = worst_mixed(posterior, 12), {e.name: e for e in entries(posterior)}
+    for name in names or ():
+        if name not in by_name:
+            raise InputError(f"there is no hyperparameter {name!r}")
+    return [by_name[name] for name in (worst if names is None else names)]
+
+
+@styled
+def predicted_against_observed(
+    posterior: Posterior, X: Any, y: Any, *, level: float = 0.95, ax: Axes | None = None
+) -> Axes:
+    """Predictive mean and central interval of y at each row of X (T, D), against the observed y (T,)."""
+    X, y = checked_rows(X, y)
+    predicted = posterior.predict(X, include_noise=True)
+    mean, (lower, upper) = predicted.mean, predicted.interval(level)
+    out = (y < lower) | (y > upper)
+    ax = one_panel(ax, (3.5, 3.2))
+    raster = len(y) > RASTER_POINTS
+    ends = float(min(y.min(), mean.min())), float(max(y.max(), mean.max()))
+    ax.plot(ends, ends, color=GREY, lw=1, ls=(0, (4, 2)))
+    for some, colour, marker, text in (
+        (~out, BLUE, "o", f"inside the {100 * level:g} % interval"),
+        (out, VERMILION, "D", f"outside: {int(out.sum())} of {len(y)} ({100 * np.mean(out):.1f} %)"),
+    ):
+        ax.vlines(y[some], lower[some], upper[some], color=colour, lw=0.7, alpha=0.25, rasterized=raster)
+        ax.plot(y[some], mean[some], marker, ms=3, mew=0, color=colour, alpha=0.8, label=text, rasterized=raster)
+    ax.set(xlabel="observed", ylabel="predicted")
+    ax.legend(loc="upper left", handletextpad=0.2)
+    return ax
+
+
+@styled
+def calibration(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> np.ndarray:
+    """Two panels: `pit` and `coverage`."""
+    made = panels(2, ax, (3.5, 3.2))
+    pit(posterior, X, y, ax=made[0])
+    coverage(posterior, X, y, ax=made[1])
+    return made
+
+
+@styled
+def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> Axes:
+    """Histogram of F_t(y_t), flat if the predictions are calibrated, with the 95 % band of chance."""
+    X, y = checked_rows(X, y)
+    values = posterior.predict(X, include_noise=True).cdf(y)
+    bins = int(np.clip(len(y) // 10, 4, 10))
+    ax = one_panel(ax, (3.5, 3.2))
+    spread = 1.96 * np.sqrt((bins - 1) / len(y))
+    ax.axhspan(max(1 - spread, 0), 1 + spread, color=PALE, alpha=0.7, lw=0, label="expected by chance (95 %)")
+    ax.axhline(1, color=GREY, lw=1, ls=(0, (4, 2)))
+    ax.hist(values, bins, range=(0, 1), density=True, color=SKY, edgecolor=BLUE, alpha=0.7, lw=0.8)
+    ax.set(xlim=(0, 1), xlabel="probability integral transform", ylabel="density")
+    ax.set_ylim(top=1.25 * ax.get_ylim()[1])
+    ax.legend(loc="upper center")
+    return ax
+
+
+@styled
+def coverage(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> Axes:
+    """Share of rows inside their central intervals against the intervals' level, with the 95 % band of chance."""
+    X, y = checked_rows(X, y)
+    table = coverage_table(posterior.predict(X, include_noise=True).mixture(), y, np.linspace(0.02, 0.98, 49))
+    level, spread = table["level"], 1.96 * table["standard_error"]
+    ax = one_panel(ax, (3.5, 3.2))
+    band = np.clip(level - spread, 0, 1), np.clip(level + spread, 0, 1)
+    ax.fill_between(level, *band, color=PALE, alpha=0.7, lw=0, label="expected by chance (95 %)")
+    ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls=(0, (4, 2)))
+    ax.plot(level, table["coverage"], color=BLUE, lw=1.8)
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="share of rows inside")
+    ax.legend(loc="upper left")
+    return ax

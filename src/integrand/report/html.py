@@ -1,64 +1,97 @@
-"""One self-contained HTML page about a fit: what was fitted, whether to trust it, and what it says."""
+"""The parts of an HTML page: escaped text, tables, and figures within the page. Nothing is loaded from outside."""
 
-import os
-import sys
+import base64
+import io
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
-from integrand.data.checked import checked_rows
-from integrand.files import atomic_write
-from integrand.posterior.posterior import Posterior
-from integrand.report.page import document, paragraph, section
-from integrand.report.sections import SECTIONS, Subject
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_PATH, _LONG_NUMBER = re.compile(rb' d="[^"]*"'), re.compile(rb"(\d\.\d\d)\d+")
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def report_html(
-    posterior: Posterior,
-    *,
-    data: tuple[Any, Any] | None = None,
-    held_out: bool = False,
-    title: str | None = None,
-    target: str = "y",
-    n_rows: int | None = None,
-    settings: Any = None,
-) -> str:
-    """The page as text.
-
-    Parameters
-    ----------
-    data
-        X (T, D) and y (T,) to hold predictions against; at most 1000 rows of them, evenly spaced, are used.
-    held_out
-        Whether these rows took no part in the fit. If they did, the page says that they flatter it.
-    title
-        Heading of the page.
-    target
-        Name of what is predicted.
-    n_rows
-        Number of rows that the model was fitted to, if known; by default that of `data`, unless it was held out.
-    settings
-        `Settings` of the fit or a mapping, for the table of settings.
-    """
-    X, y = (None, None) if data is None else checked_rows(*data)
-    n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
-    version = getattr(sys.modules["integrand"], "__version__", "unknown")
-    subject = Subject(posterior, X, y, held_out, n_rows, target, settings, version)
-    heading = title or f"Sparse Gaussian process for {target}"
-    sections = [made for make in SECTIONS if (made := make(subject))]
-    links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name, _ in sections)
-    return document(
-        heading,
+def document(title: str, body: Iterable[str]) -> str:
+    """A whole page, with its style sheet."""
+    style = files("integrand.report").joinpath("page.css").read_text(encoding="utf-8")
+    return "\n".join(
         [
-            f"<header><h1>{escape(heading)}</h1>",
-            paragraph(f"integrand {version}: {posterior.method}", "lead"),
-            f'</header><nav aria-label="Contents"><ul>{links}</ul></nav><main>',
-            *(section(anchor, name, content) for anchor, name, content in sections),
-            "</main>",
-        ],
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f'<title>{escape(title)}</title><link rel="icon" href="data:,"><style>{style}</style></head><body>',
+            *body,
+            "</body></html>\n",
+        ]
     )
 
 
-def write_report(path: str | os.PathLike[str], posterior: Posterior, **options: Any) -> None:
-    """Write `report_html(posterior, **options)` to `path`: as a whole, or not at all."""
-    content = report_html(posterior, **options).encode("utf-8")
-    atomic_write(path, lambda stream: stream.write(content))
+def section(anchor: str, heading: str, *content: str) -> str:
+    """A section with its heading."""
+    return "\n".join([f'<section id="{anchor}"><h2>{escape(heading)}</h2>', *content, "</section>"])
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph of plain text."""
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list of plain sentences."""
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def definitions(pairs: Mapping[str, str]) -> str:
+    """Terms and their values; values are HTML."""
+    return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{v}</dd>" for k, v in pairs.items()) + "</dl>"
+
+
+def table(caption: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], text: Sequence[str] = ()) -> str:
+    """Rows of strings; `columns` maps their keys to headings, `text` are the keys that are words and not numbers."""
+
+    def kind(key: str) -> str:
+        return ' class="text"' if key in text else ""
+
+    head = "".join(f'<th scope="col"{kind(key)}>{escape(label)}</th>' for key, label in columns.items())
+    lines = ["".join(f"<td{kind(key)}>{escape(str(row[key]))}</td>" for key in columns) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def key(entries: Mapping[str, str]) -> str:
+    """What the marks of a figure mean; the values are styles of the swatches."""
+    items = "".join(f'<li><i style="{style}"></i>{escape(label)}</li>' for label, style in entries.items())
+    return f'<ul class="key" aria-hidden="true">{items}</ul>'
+
+
+def picture(ax: Axes, alt: str, caption: str = "") -> str:
+    """The figure of `ax` as an image within the page; with a caption, which replaces the panel's title."""
+    if caption:
+        ax.set_title("")
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    width, height = (round(96 * side) for side in figure.get_size_inches())
+    legend = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure>{legend}<img alt="{escape(alt)}" width="{width}" height="{height}" src="{_data(figure)}"></figure>'
+
+
+def _data(figure: Figure) -> str:
+    """The figure as SVG in a data address; the same figure gives the same text."""
+    stream = io.BytesIO()
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "integrand"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font does not have
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(stream, format="svg", transparent=True, dpi=150, metadata=metadata)
+    # Hundredths of a point are finer than any screen, and shorter than what matplotlib writes.
+    slim = _PATH.sub(lambda path: _LONG_NUMBER.sub(rb"\1", path[0]), stream.getvalue())
+    return "data:image/svg+xml;base64," + base64.b64encode(slim).decode("ascii")

@@ -1,17 +1,21 @@
 """The sections of a report, each made from the same subject; None where a posterior has nothing to say."""
 
+import os
+import sys
 from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.data.checks import checked_rows
+from integrand.files import atomic_write
 from integrand.likelihoods import Gaussian
 from integrand.methods.table import METHODS
 from integrand.posterior.posterior import Posterior
 from integrand.report import figures, tables
-from integrand.report.chains import worst_mixed
-from integrand.report.page import bullets, definitions, key, paragraph, picture, table
+from integrand.report.figures import worst_mixed
+from integrand.report.html import bullets, definitions, document, key, paragraph, picture, section, table
 from integrand.report.style import BLUE, CHAIN_COLOURS, GREY, SKY, VERMILION, number, share_heights, shortened
 
 # Anchor, heading, content.
@@ -43,23 +47,23 @@ class Subject(NamedTuple):
 
 
 def _verdict(s: Subject) -> Section:
-    judged = s.posterior.verdict
-    if judged is None or not judged.sampled:
+    verdict = s.posterior.verdict
+    if verdict is None or not verdict.sampled:
         word, kind = "• Optimised, not sampled", "plain"
         lines = [
             "This method returns one value for each hyperparameter. There are no chains to judge, and the predictive "
             "intervals leave out the uncertainty about the hyperparameters: they may be too narrow."
         ]
         remedies = ["Fit with method sgpr-hmc to integrate over the hyperparameters, and compare."]
-        if judged is not None:
-            remedies = [*(f"{f.sentence} {f.remedy}".rstrip() for f in judged.findings), *remedies]
-            word, kind = (word, kind) if judged.ok else ("✕ Not to be trusted yet", "bad")
+        if verdict is not None:
+            remedies = [*(f"{f.sentence} {f.remedy}".rstrip() for f in verdict.findings), *remedies]
+            word, kind = (word, kind) if verdict.ok else ("✕ Not to be trusted yet", "bad")
     else:
-        word, kind = ("✓ Converged", "good") if judged.ok else ("✕ Not to be trusted yet", "bad")
-        if judged.ok and judged.findings:
+        word, kind = ("✓ Converged", "good") if verdict.ok else ("✕ Not to be trusted yet", "bad")
+        if verdict.ok and verdict.findings:
             word, kind = "! Converged, with remarks", "warn"
-        lines = [str(judged).partition("\n")[0].partition(": ")[2]]
-        remedies = [f"{f.sentence} {f.remedy}".rstrip() for f in judged.findings]
+        lines = [str(verdict).partition("\n")[0].partition(": ")[2]]
+        remedies = [f"{f.sentence} {f.remedy}".rstrip() for f in verdict.findings]
     box = "".join([f'<p class="word">{word}</p>', *map(paragraph, lines), bullets(remedies) if remedies else ""])
     notes = "<h3>Notes of the fit</h3>" + bullets(s.posterior.notes) if s.posterior.notes else ""
     argument = paragraph(_argument(s.posterior)) if tables.is_sampled(s.posterior) else ""
@@ -67,16 +71,16 @@ def _verdict(s: Subject) -> Section:
 
 
 def _argument(posterior: Posterior) -> str:
-    """Whether the optimised point stands for the posterior, in a sentence."""
-    label, found = tables.optimum_label(posterior), tables.entries(posterior)
-    outside = [e.name for e in found if not e.quantile(0.05) <= e.optimum <= e.quantile(0.95)]
+    """Whether the optimised point represents the posterior, in a sentence."""
+    label, entries = tables.optimum_label(posterior), tables.entries(posterior)
+    outside = [e.name for e in entries if not e.quantile(0.05) <= e.optimum <= e.quantile(0.95)]
     if not outside:
         return f"The {label} point lies within the central 90 % interval of every hyperparameter."
     more = f" and {len(outside) - 4} more" if len(outside) > 4 else ""
     listed = ", ".join(shortened(name, 40) for name in outside[:4])
     return (
-        f"The {label} point lies outside the central 90 % posterior interval of {len(outside)} of {len(found)} "
-        f"hyperparameters ({listed}{more}): one point does not stand for the posterior there."
+        f"The {label} point lies outside the central 90 % posterior interval of {len(outside)} of {len(entries)} "
+        f"hyperparameters ({listed}{more}): one point does not represent the posterior there."
     )
 
 
@@ -107,11 +111,11 @@ def _fitted(s: Subject) -> Section:
 
 
 def _hyperparameters(s: Subject) -> Section | None:
-    p, label, found = s.posterior, tables.optimum_label(s.posterior), tables.entries(s.posterior)
-    if not found:
+    p, label, entries = s.posterior, tables.optimum_label(s.posterior), tables.entries(s.posterior)
+    if not entries:
         return None
     sampled, images = tables.is_sampled(p), []
-    for e in found[:_MOST_MARGINALS]:
+    for e in entries[:_MOST_MARGINALS]:
         alt = f"{e.name}: {label} at {number(e.optimum)}"
         if sampled:
             q5, q50, q95 = map(number, e.quantile([0.05, 0.5, 0.95]))
@@ -132,7 +136,7 @@ def _hyperparameters(s: Subject) -> Section | None:
         columns |= {"optimum": label, "r_hat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
         # The figures name the units; the table has to where a number is not in the units of the data after all.
         columns |= (
-            {"unit": "unit", "prior": "prior"} if any(e.unit == "standardised" for e in found) else {"prior": "prior"}
+            {"unit": "unit", "prior": "prior"} if any(e.unit == "standardised" for e in entries) else {"prior": "prior"}
         )
     rows = [{k: _shown(k, row[k]) for k in columns} for row in tables.hyperparameters(p)]
     words = ("name", "unit", "prior")
@@ -203,7 +207,7 @@ def _sampling(s: Subject) -> Section | None:
     if not tables.is_sampled(p):
         return None
     names = worst_mixed(p, _MOST_TRACES)
-    text = "Chains that agree look alike: overlapping traces without drift, and ranks that stay flat within the band."
+    text = "Chains that agree look alike: overlapping traces without a trend, and ranks that stay flat within the band."
     if len(names) < p.model.n_theta:
         text += f" Shown are the {len(names)} of {p.model.n_theta} hyperparameters with the largest R-hat."
     marks = {f"chain {k + 1}": f"background: {CHAIN_COLOURS[k % len(CHAIN_COLOURS)]}" for k in range(len(p.chains.x))}
@@ -244,8 +248,8 @@ def _record(s: Subject) -> Section:
     rows = [
         {"setting": r["setting"], "value": _shown("", r["value"])} for r in tables.settings(s.posterior, s.settings)
     ]
-    kept = table("Settings and counts.", {"setting": "setting", "value": "value"}, rows, ("setting", "value"))
-    return "record", "Timings and settings", f'<div class="tables">{spent}{kept}</div>'
+    configuration = table("Settings and counts.", {"setting": "setting", "value": "value"}, rows, ("setting", "value"))
+    return "record", "Timings and settings", f'<div class="tables">{spent}{configuration}</div>'
 
 
 def _cite(s: Subject) -> Section:
@@ -284,3 +288,55 @@ def _shown(column: str, value: Any) -> str:
     if column in ("ess_bulk", "ess_tail"):
         return f"{value:.0f}"
     return number(value) if isinstance(value, float) else ("none" if value is None else str(value))
+
+
+def report_html(
+    posterior: Posterior,
+    *,
+    data: tuple[Any, Any] | None = None,
+    held_out: bool = False,
+    title: str | None = None,
+    target: str = "y",
+    n_rows: int | None = None,
+    settings: Any = None,
+) -> str:
+    """The page as text.
+
+    Parameters
+    ----------
+    data
+        X (T, D) and y (T,) to hold predictions against; at most 1000 rows of them, evenly spaced, are used.
+    held_out
+        Whether these rows took no part in the fit. If they did, the page says that they flatter it.
+    title
+        Heading of the page.
+    target
+        Name of what is predicted.
+    n_rows
+        Number of rows that the model was fitted to, if known; by default that of `data`, unless it was held out.
+    settings
+        `Settings` of the fit or a mapping, for the table of settings.
+    """
+    X, y = (None, None) if data is None else checked_rows(*data)
+    n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
+    version = getattr(sys.modules["integrand"], "__version__", "unknown")
+    subject = Subject(posterior, X, y, held_out, n_rows, target, settings, version)
+    heading = title or f"Sparse Gaussian process for {target}"
+    made_sections = [made for make in SECTIONS if (made := make(subject))]
+    links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name, _ in made_sections)
+    return document(
+        heading,
+        [
+            f"<header><h1>{escape(heading)}</h1>",
+            paragraph(f"integrand {version}: {posterior.method}", "lead"),
+            f'</header><nav aria-label="Contents"><ul>{links}</ul></nav><main>',
+            *(section(anchor, name, content) for anchor, name, content in made_sections),
+            "</main>",
+        ],
+    )
+
+
+def write_report(path: str | os.PathLike[str], posterior: Posterior, **options: Any) -> None:
+    """Write `report_html(posterior, **options)` to `path`: as a whole, or not at all."""
+    content = report_html(posterior, **options).encode("utf-8")
+    atomic_write(path, lambda stream: stream.write(content))

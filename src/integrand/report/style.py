@@ -17,7 +17,7 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY = "#CC79A7", "#56B4E9"
 GREY, PALE, INK = "#767676", "#d4d4d4", "#2b2b2b"
 CHAIN_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-# Beyond so many points, marks are stored as pixels within a vector figure.
+# Beyond this number of points, marks are stored as pixels within a vector figure.
 RASTER_POINTS = 800
 
 _STYLE: Any = {

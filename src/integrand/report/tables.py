@@ -28,7 +28,7 @@ _MEANINGS = {
 
 # Phases that do not tell their meaning by their name.
 _PHASES = {
-    "warm start": "warm start: climb the bound over θ and Z",
+    "warm start": "warm start: maximise the bound over θ and Z",
     "metric": "metric: curvature of the posterior at its mode",
     "rounds": "rounds: draw θ, move Z, repeat",
     "final": "final draws",
@@ -72,7 +72,7 @@ class Entry:
 
 def entries(posterior: Posterior) -> list[Entry]:
     """Every hyperparameter, in the order of `posterior.model.names`."""
-    names, optima, found = posterior.model.names, posterior.theta_optimum, []
+    names, optima, result = posterior.model.names, posterior.theta_optimum, []
     for p in posterior.model.parameters:
         factor = np.broadcast_to(posterior.unit_factor(p), (p.size,))
         offset = posterior.unit_offset(p)
@@ -80,8 +80,8 @@ def entries(posterior: Posterior) -> list[Entry]:
         optimum = optima[p.name].reshape(p.size) * factor + offset
         for i in range(p.size):
             name, unit = names[p.start + i], _unit(posterior, p, i)
-            found.append(Entry(name, p.prior, unit, draws[..., i], float(optimum[i]), float(factor[i]), float(offset)))
-    return found
+            result.append(Entry(name, p.prior, unit, draws[..., i], float(optimum[i]), float(factor[i]), float(offset)))
+    return result
 
 
 def is_sampled(posterior: Posterior) -> bool:
@@ -99,14 +99,14 @@ def relevances(posterior: Posterior) -> list[Row]:
 
     Rows have ``column`` (its number), ``label``, ``optimum`` and ``draws`` (all draws of 1 / lengthscale).
     """
-    found = [p for p in posterior.model.parameters if p.shape and p.name.split(".")[-1] == "lengthscale"]
+    lengthscales = [p for p in posterior.model.parameters if p.shape and p.name.split(".")[-1] == "lengthscale"]
     rows, optima = [], posterior.theta_optimum
-    for p in found:
+    for p in lengthscales:
         part = p.name.rpartition(".")[0]
         draws = 1.0 / posterior.theta[p.name].reshape(-1, p.size)
         optimum = 1.0 / optima[p.name].reshape(p.size)
         for i, column in enumerate(p.columns):
-            label = posterior.model.columns[column] + (f" ({part})" if len(found) > 1 else "")
+            label = posterior.model.columns[column] + (f" ({part})" if len(lengthscales) > 1 else "")
             rows.append({"column": column, "label": label, "optimum": float(optimum[i]), "draws": draws[:, i]})
     return sorted(rows, key=lambda row: -float(np.median(row["draws"])))
 
@@ -124,14 +124,14 @@ def hyperparameters(posterior: Posterior) -> list[Row]:
     also ``mean``, ``sd``, ``q5``, ``q50``, ``q95``, ``r_hat``, ``ess_bulk`` and ``ess_tail``.
     """
     rows: list[Row] = []
-    judged = posterior.verdict.convergence if posterior.verdict is not None and is_sampled(posterior) else None
+    convergence = posterior.verdict.convergence if posterior.verdict is not None and is_sampled(posterior) else None
     for i, e in enumerate(entries(posterior)):
         row: Row = {"name": e.name, "unit": e.unit, "prior": repr(e.prior), "optimum": e.optimum}
-        if judged is not None:
+        if convergence is not None:
             q5, q50, q95 = (float(q) for q in e.quantile([0.05, 0.5, 0.95]))
             row |= {"mean": float(e.draws.mean()), "sd": float(e.draws.std(ddof=1)), "q5": q5, "q50": q50, "q95": q95}
-            row |= {"r_hat": float(judged.r_hat[i]), "ess_bulk": float(judged.ess_bulk[i])}
-            row |= {"ess_tail": float(judged.ess_tail[i])}
+            row |= {"r_hat": float(convergence.r_hat[i]), "ess_bulk": float(convergence.ess_bulk[i])}
+            row |= {"ess_tail": float(convergence.ess_tail[i])}
         rows.append(row)
     return rows
 
@@ -177,7 +177,7 @@ def settings(posterior: Posterior, given: Any = None) -> list[Row]:
         "method": posterior.method,
         "priors": posterior.model.priors,
         "jitter": ", ".join(f"{k} {v:g}" for k, v in posterior.jitter._asdict().items()),
-        "draws kept for predicting": len(posterior.conditional.phis),
+        "draws kept for predicting": posterior.conditional.n_draws,
         **posterior.counts,
     }
     return [{"setting": str(name), "value": value} for name, value in {**asked, **made}.items()]

@@ -1,30 +1,23 @@
 """Log densities over the unconstrained hyperparameters φ (and u or Z), compiled once for each model and shape."""
 
-from integrand.targets.collapsed import CollapsedTarget, Factored
+from integrand.compilation import compile_seconds, trace_counts
+from integrand.infer.base import Counter
+from integrand.targets.collapsed import BoundWithPosterior, CollapsedTarget
+from integrand.targets.evaluation import Evaluation, density, gp_at, likelihood, penalised
 from integrand.targets.exact import ExactTarget
 from integrand.targets.joint import JointTarget
-from integrand.targets.program import (
-    Counter,
-    Evaluation,
-    compile_seconds,
-    density,
-    gp_at,
-    likelihood,
-    penalised,
-    traces,
-)
 
 __all__ = [
+    "BoundWithPosterior",
     "CollapsedTarget",
     "Counter",
     "Evaluation",
     "ExactTarget",
-    "Factored",
     "JointTarget",
     "compile_seconds",
     "density",
     "gp_at",
     "likelihood",
     "penalised",
-    "traces",
+    "trace_counts",
 ]

@@ -13,29 +13,18 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.bounds.collapsed import bound_from_factors, collapsed_bound, factorise, inducing_posterior
+from integrand.compilation import LARGE, jitted, parallel_calls, program_for, timed, trace_counts
 from integrand.data.dataset import Dataset
-from integrand.infer.threads import calls_at_once
-from integrand.infer.traced import Traced
+from integrand.infer.base import Counter, Target, TracedDensity, Vector
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.kept import ready
-from integrand.targets.program import (
-    LARGE,
-    Counter,
-    Evaluation,
-    compiled,
-    evaluation,
-    packed,
-    prior_terms,
-    timed,
-    traces,
-)
+from integrand.targets.evaluation import Evaluation, density, evaluation, packed, prior_terms
 
-# Multiplications of a value and gradient that takes some milliseconds; what it holds meanwhile is some megabytes.
+# Multiplications of a value and gradient that takes some milliseconds and holds some megabytes.
 _SHORT = 1e9
 # Values that one call computes at most, and entries of all their LB, which it fills.
-_TOGETHER, _MOST_ENTRIES = 8, 2_000_000
+_MAX_BATCH, _MAX_ENTRIES = 8, 2_000_000
 
 
 def _bound_at(model: Model, jitter: Jitter):
@@ -43,25 +32,25 @@ def _bound_at(model: Model, jitter: Jitter):
 
 
 def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
-    traces["collapsed"] += 1
+    trace_counts["collapsed"] += 1
 
     def program(phi, Z, data):
         value, (d_phi, dZ) = jax.value_and_grad(_bound_at(model, jitter), (0, 1))(phi, Z, data)
         return packed(value, d_phi, prior_terms(model, phi), dZ)
 
-    return data.together(program, phi, Z)
+    return data.on_all_devices(program, phi, Z)
 
 
-class Factored(NamedTuple):
-    """L(θ, Z) and the q*(u) behind it, whitened (`InducingPosterior`)."""
+class BoundWithPosterior(NamedTuple):
+    """L(θ, Z) and the q*(u) behind it, whitened (`bounds.collapsed.InducingPosterior`)."""
 
     log_likelihood: float
     m: Float[np.ndarray, " M"]
     LB: Float[np.ndarray, "M M"]
 
 
-class _Found(NamedTuple):
-    """What the program behind `factored` gives; processes compare the bound, arrays stay where it left them."""
+class _Output(NamedTuple):
+    """Output of the program behind `inducing_posterior`; processes compare the bound, arrays stay on the device."""
 
     log_likelihood: float
     log_prior: float
@@ -81,18 +70,18 @@ def _factors_at(model: Model, jitter: Jitter):
 
 
 def _factored(phi, Z, data: Dataset, model: Model, jitter: Jitter):
-    traces["factored"] += 1
-    return data.together(_factors_at(model, jitter), phi, Z)
+    trace_counts["factored"] += 1
+    return data.on_all_devices(_factors_at(model, jitter), phi, Z)
 
 
 def _factored_each(phis, Z, n, data: Dataset, model: Model, jitter: Jitter):
     """The same at the first n of several φ, one after the other."""
-    traces["factored each"] += 1
+    trace_counts["factored each"] += 1
     program = _factors_at(model, jitter)
     empty = [jnp.zeros((len(phis), *a.shape), a.dtype) for a in jax.eval_shape(program, phis[0], Z, data)]
 
-    def one(i, found):
-        return [a.at[i].set(b) for a, b in zip(found, program(phis[i], Z, data), strict=True)]
+    def one(i, filled):
+        return [a.at[i].set(b) for a, b in zip(filled, program(phis[i], Z, data), strict=True)]
 
     return jax.lax.fori_loop(0, n, one, empty)
 
@@ -103,7 +92,7 @@ def _log_prior(phi, model: Model):
 
 @functools.cache
 def _parts(model: Model, jitter: Jitter):
-    """Log prior and bound as functions of φ that JAX traces; the same for equal models."""
+    """Log prior and bound as functions of φ that JAX trace_counts; the same for equal models."""
 
     def log_prior(phi: Any, data: Any) -> Any:
         return model.log_prior(phi)
@@ -129,9 +118,9 @@ class CollapsedTarget:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
         return 1 if self._local and self._work(n_inducing) < LARGE else 0
 
-    def at_once(self, n_inducing: int) -> int:
-        """How many evaluations to have under way side by side."""
-        return 1 if self.threads(n_inducing) == 0 else calls_at_once(short=self._work(n_inducing) < _SHORT)
+    def parallel(self, n_inducing: int) -> int:
+        """How many evaluations to run at the same time."""
+        return 1 if self.threads(n_inducing) == 0 else parallel_calls(short=self._work(n_inducing) < _SHORT)
 
     def _work(self, n_inducing: int) -> float:
         """Multiplications of a value and gradient."""
@@ -153,91 +142,104 @@ class CollapsedTarget:
         def run() -> Evaluation:
             return evaluation(self._run(_collapsed, phi, Z), self.counter, Z.shape)
 
-        return run() if self._local else self.data.call("evaluate", phi, Z, run)
+        return run() if self._local else self.data.on_all_processes("evaluate", phi, Z, run)
 
-    def factored(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
-        """L(θ, Z) without gradients, and q*(u), which costs nothing on top."""
-        found = self._factored(phi, Z)
-        return Factored(found.log_likelihood, np.asarray(found.m), np.asarray(found.LB))
+    def inducing_posterior(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> BoundWithPosterior:
+        """L(θ, Z) and q*(u), without gradients; by the program of `values` if that is compiled already."""
+        if (_factored_each, Z.shape) in self._programs:
+            values, m, LB = (a[0].copy() for a in self._factored_each(phi[None], Z))
+            return BoundWithPosterior(float(values[0]), m, LB)
+        output = self._factored(phi, Z)
+        return BoundWithPosterior(output.log_likelihood, np.asarray(output.m), np.asarray(output.LB))
 
-    def factored_again(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> Factored:
-        """The same by the program of `log_densities`, which a fit whose chains jump has compiled."""
-        if not self.together(len(Z)):
-            return self.factored(phi, Z)
-        values, m, LB = (a[0].copy() for a in self._factored_each(phi[None], Z))
-        return Factored(float(values[0]), m, LB)
-
-    def _factored(self, phi: np.ndarray, Z: np.ndarray) -> _Found:
-        def run() -> _Found:
+    def _factored(self, phi: np.ndarray, Z: np.ndarray) -> _Output:
+        def run() -> _Output:
             values, m, LB = self._run(_factored, phi, Z)
             bound, log_prior = np.asarray(values).tolist()
-            found = _Found(bound, log_prior, m, LB)
-            self.counter.add(math.isfinite(found.log_likelihood), gradient=False)
-            return found
+            output = _Output(bound, log_prior, m, LB)
+            self.counter.add(math.isfinite(output.log_likelihood), gradient=False)
+            return output
 
-        return run() if self._local else self.data.call("factored", phi, Z, run)
+        return run() if self._local else self.data.on_all_processes("inducing_posterior", phi, Z, run)
 
     def _factored_each(self, phis: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
-        """Bound and log prior, m and LB, for no more φ than one call computes."""
-        n, most = len(phis), self.together(len(Z))
-        padded = np.concatenate([phis, np.tile(phis[:1], (most - n, 1))])
-        found = [np.asarray(a)[:n] for a in self._run(_factored_each, padded, Z, n)]
-        for value in found[0][:, 0]:
+        """Bound and log prior, m and LB, for at most `batch_size` φ."""
+        n = len(phis)
+        padded = np.concatenate([phis, np.tile(phis[:1], (self.batch_size(len(Z)) - n, 1))])
+        outputs = [np.asarray(a)[:n] for a in self._run(_factored_each, padded, Z, n)]
+        for value in outputs[0][:, 0]:
             self.counter.add(math.isfinite(value), gradient=False)
-        return found
+        return outputs
 
-    def together(self, n_inducing: int) -> int:
-        """How many values one call computes: several where one is cheap, so that what a call costs is spread; or 0."""
+    def batch_size(self, n_inducing: int) -> int:
+        """How many values one call computes: several where one is cheap, to share the cost of the call; or 0."""
         if self.threads(n_inducing) == 0:
             return 0
-        return max(1, min(_TOGETHER, _MOST_ENTRIES // n_inducing**2))
+        return max(1, min(_MAX_BATCH, _MAX_ENTRIES // n_inducing**2))
 
     def _run(self, function: Callable, phi: np.ndarray, Z: np.ndarray, *more: int) -> Any:
-        """What the compiled program of `function` gives."""
+        """The output of the compiled program of `function`."""
         static = {"model": self.model, "jitter": self.jitter}
         with float64_scope():
             arguments = np.asarray(phi, float), np.asarray(Z, float), *more, self.data
             if not self._local:
-                return timed(compiled(function, tuple(static), self.threads(len(Z))), *arguments, **static)
+                return timed(jitted(function, tuple(static), self.threads(len(Z))), *arguments, **static)
             program = self._programs.get((function, Z.shape))
             if program is None:
-                program = timed(ready, function, self.threads(len(Z)), arguments, static)
+                program = timed(program_for, function, self.threads(len(Z)), arguments, static)
                 self._programs[function, Z.shape] = program
             return program(*arguments)
-
-    def programs(self, n_inducing: int, jumps: bool) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Each compiles one program: of `evaluate`, and of `log_densities` or, if chains do not jump, `factored`."""
-        phi, Z = self.model.start(), np.zeros((n_inducing, self.data.n_columns))
-        several = np.tile(phi, (self.together(n_inducing), 1))
-
-        def values() -> Any:
-            return self._run(_factored_each, several, Z, 1) if jumps and len(several) else self._run(_factored, phi, Z)
-
-        return lambda: self._run(_collapsed, phi, Z), values
 
     def log_prior(self, phi: Float[np.ndarray, " P"]) -> float:
         """log p(θ) with the Jacobian of φ, which needs no rows."""
         with float64_scope():
-            return float(compiled(_log_prior, ("model",), 1)(np.asarray(phi, float), model=self.model))
+            return float(jitted(_log_prior, ("model",), 1)(np.asarray(phi, float), model=self.model))
 
     def value(self, phi: Float[np.ndarray, " P"], Z: Float[np.ndarray, "M D"]) -> float:
         """L(θ, Z) alone."""
         return self._factored(phi, Z).log_likelihood
 
-    def log_densities(self, phis: Float[np.ndarray, "K P"], Z: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " K"]:
+    def values(self, phis: Float[np.ndarray, "K P"], Z: Float[np.ndarray, "M D"]) -> Float[np.ndarray, " K"]:
         """Bound + log prior + log Jacobian of each, without gradients."""
-        if several := self.together(len(Z)):
-            parts = [self._factored_each(phis[i : i + several], Z)[0] for i in range(0, len(phis), several)]
+        if batch := self.batch_size(len(Z)):
+            parts = [self._factored_each(phis[i : i + batch], Z)[0] for i in range(0, len(phis), batch)]
             return np.concatenate(parts).sum(axis=1)
-        found = [self._factored(phi, Z) for phi in phis]
-        return np.array([f.log_likelihood + f.log_prior for f in found])
+        outputs = [self._factored(phi, Z) for phi in phis]
+        return np.array([o.log_likelihood + o.log_prior for o in outputs])
 
-    def averaged(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
-        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws side by side."""
-        with ThreadPoolExecutor(self.at_once(len(Z))) as pool:
+    def mean_bound(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
+        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws in parallel."""
+        with ThreadPoolExecutor(self.parallel(len(Z))) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
 
-    def traced(self, Z: Float[np.ndarray, "M D"]) -> Traced:
+    def traced(self, Z: Float[np.ndarray, "M D"]) -> TracedDensity:
         """The same density at fixed Z for samplers that run inside JAX."""
-        return Traced(*_parts(self.model, self.jitter), (Z, self.data))
+        return TracedDensity(*_parts(self.model, self.jitter), (Z, self.data))
+
+    def at(self, Z: Float[np.ndarray, "M D"]) -> "FixedZ":
+        """The density of θ at this Z, for samplers."""
+        return FixedZ(self, Z)
+
+
+class FixedZ(Target):
+    """log p(θ) + L(θ, Z) over φ at a fixed Z: the paper's q*(θ) up to its normaliser."""
+
+    fast_values = True
+
+    def __init__(self, bound: CollapsedTarget, Z: Float[np.ndarray, "M D"]):
+        self.bound, self.Z, self.counter = bound, Z, bound.counter
+        self.n_theta = self.dimension = bound.model.n_theta
+        self.parallel = bound.parallel(len(Z))
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log density and gradient."""
+        return density(self.bound.evaluate(x, self.Z))
+
+    def values(self, xs: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
+        """Log densities of several φ, without gradients."""
+        return self.bound.values(xs, self.Z)
+
+    def traced(self) -> TracedDensity:
+        """The same for loops inside XLA."""
+        return self.bound.traced(self.Z)

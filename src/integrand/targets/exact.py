@@ -1,7 +1,6 @@
 """The exact density log p(θ) + log p(y | θ) over φ."""
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -9,37 +8,28 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.bounds.exact import log_marginal_likelihood
+from integrand.compilation import LARGE, available_cores, jitted, timed, trace_counts
 from integrand.data.dataset import Dataset
-from integrand.infer.traced import Traced
+from integrand.infer.base import Counter, Target, TracedDensity, Vector
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import (
-    LARGE,
-    Counter,
-    Evaluation,
-    compiled,
-    evaluation,
-    packed,
-    prior_terms,
-    timed,
-    traces,
-)
+from integrand.targets.evaluation import Evaluation, density, evaluation, packed, prior_terms
 
 
 def _exact(phi, X, y, model: Model):
-    traces["exact"] += 1
+    trace_counts["exact"] += 1
     value, d_phi = jax.value_and_grad(lambda phi: log_marginal_likelihood(model.gp(model.theta(phi)), X, y))(phi)
     return packed(value, d_phi, prior_terms(model, phi))
 
 
 def _exact_value(phi, X, y, model: Model):
-    traces["exact value"] += 1
+    trace_counts["exact value"] += 1
     return log_marginal_likelihood(model.gp(model.theta(phi)), X, y) + model.log_prior(phi)
 
 
 @functools.cache
 def _parts(model: Model):
-    """Log prior and log likelihood as functions of φ that JAX traces; the same for equal models."""
+    """Log prior and log likelihood as functions of φ that JAX trace_counts; the same for equal models."""
 
     def log_prior(phi: Any, data: Any) -> Any:
         return model.log_prior(phi)
@@ -50,13 +40,15 @@ def _parts(model: Model):
     return log_prior, log_likelihood
 
 
-@dataclass(frozen=True)
-class ExactTarget:
+class ExactTarget(Target):
     """log p(θ) + log p(y | θ) over φ."""
 
-    model: Model
-    data: Dataset
-    counter: Counter = field(default_factory=Counter, compare=False)
+    fast_values = True
+
+    def __init__(self, model: Model, data: Dataset):
+        self.model, self.data, self.counter = model, data, Counter()
+        self.n_theta = self.dimension = model.n_theta
+        self.parallel = available_cores() if self.threads == 1 else 1
 
     @functools.cached_property
     def _arrays(self):
@@ -72,22 +64,25 @@ class ExactTarget:
         """Everything at one point. Callable from any thread."""
         with float64_scope():
             out = timed(
-                compiled(_exact, ("model",), self.threads), np.asarray(phi, float), *self._arrays, model=self.model
+                jitted(_exact, ("model",), self.threads), np.asarray(phi, float), *self._arrays, model=self.model
             )
             return evaluation(out, self.counter, (0, self.data.n_columns))
 
-    def log_density(self, phi: Float[np.ndarray, " P"]) -> float:
-        """Log likelihood + log prior + log Jacobian, without a gradient."""
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log likelihood + log prior + log Jacobian, and the gradient."""
+        return density(self.evaluate(x))
+
+    def values(self, xs: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
+        """The same of several φ without gradients, one by one."""
+        return np.array([self._value(phi) for phi in xs])
+
+    def _value(self, phi: Vector) -> float:
         with float64_scope():
-            program = compiled(_exact_value, ("model",), self.threads)
+            program = jitted(_exact_value, ("model",), self.threads)
             value = float(timed(program, np.asarray(phi, float), *self._arrays, model=self.model))
             self.counter.add(bool(np.isfinite(value)), gradient=False)
             return value
 
-    def log_densities(self, phis: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
-        """`log_density` of each."""
-        return np.array([self.log_density(phi) for phi in phis])
-
-    def traced(self) -> Traced:
+    def traced(self) -> TracedDensity:
         """The same density for samplers that run inside JAX."""
-        return Traced(*_parts(self.model), self._arrays)
+        return TracedDensity(*_parts(self.model), self._arrays)

@@ -1,7 +1,9 @@
 """The density that `joint-hmc` draws from, log p(θ) + log N(v; 0, I) + Σ E log p(y | f), over φ and v (and Z).
 
-It comes in two sets of coordinates. x = (φ, v) is the one of Hensman et al. (2015). x = (φ, ε) is the same density
-where v = m(θ) + LB(θ)⁻ᵀ ε follows θ (see `bounds/joint.py`), its Jacobian included: a sampler has an easier time there.
+It comes in two sets of coordinates. x = (φ, v) is that of Hensman et al. (2015). With x = (φ, ε) the density is the
+same, but v = m(θ) + LB(θ)⁻ᵀ ε moves with θ (see `bounds/joint.py`), and the log Jacobian is added. It is easier to
+sample. `JointTarget` evaluates the density; samplers get it at a fixed Z (`JointAtZ`) or as a sum over rows
+(`JointFromRows`).
 """
 
 import functools
@@ -26,25 +28,24 @@ from integrand.bounds.joint import (
     v_given_theta,
 )
 from integrand.bounds.laplace import curvature
-from integrand.data.dataset import Dataset, Rows
+from integrand.compilation import LARGE, available_cores, jitted, timed, trace_counts
+from integrand.data.dataset import Dataset, RowBlock
 from integrand.errors import NumericalError
-from integrand.infer.sghmc import TracedRows
-from integrand.infer.traced import Traced
+from integrand.infer.base import Counter, Target, TracedDensity, TracedRows
 from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import LARGE, Counter, compiled, timed, traces
 
 Vector = Float[np.ndarray, " _"]  # φ, v, ε or all together, each of its own length
 Indices = Int[np.ndarray, " n"]
 Inducing = Float[np.ndarray, "M D"]
 
-# Newton steps to the mode of v, and the gain in nats, for each nat there is, of the last one.
-_MOST_STEPS, _TOLERANCE = 50, 1e-9
+# Newton steps to the mode of v; and the gain, as a share of the value, below which a step is the last.
+_MAX_NEWTON_STEPS, _TOLERANCE = 50, 1e-9
 
-traces.setdefault("joint", 0)
-traces.setdefault("centred", 0)
+trace_counts.setdefault("joint", 0)
+trace_counts.setdefault("centred", 0)
 
 
 def _log_normal(v: Any) -> Any:
@@ -52,7 +53,7 @@ def _log_normal(v: Any) -> Any:
 
 
 def _joint(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
-    traces["joint"] += 1
+    trace_counts["joint"] += 1
 
     def log_density(phi, v, Z):
         fit = expected_log_likelihood(model.likelihood, model.gp(model.theta(phi)), Z, v, data, jitter)
@@ -62,7 +63,7 @@ def _joint(phi, v, Z, data: Dataset, model: Model, jitter: Jitter):
 
 
 def _centred(phi, epsilon, Z, sites: Sites, data: Dataset, model: Model, jitter: Jitter):
-    traces["centred"] += 1
+    trace_counts["centred"] += 1
 
     def log_density(phi, epsilon, Z):
         gp = model.gp(model.theta(phi))
@@ -93,14 +94,14 @@ def _guessed(phi, data: Dataset, model: Model, jitter: Jitter):
 
 
 class Surrogate(NamedTuple):
-    """Sites that ε is measured against, and their rows: those of the data, or some that stand for all."""
+    """Sites that ε is measured against, and their rows: those of the data, or some that represent all."""
 
     sites: Sites
     data: Dataset
 
 
 class _Parts(NamedTuple):
-    """The density's parts as functions that JAX traces; the same for equal models."""
+    """The density's parts as functions that JAX trace_counts; the same for equal models."""
 
     prior: Any
     likelihood: Any
@@ -135,7 +136,7 @@ def _parts(model: Model, jitter: Jitter) -> _Parts:
 
     def carried_rows(x: Any, rows: Any, data: Any) -> Any:
         (X, y), (Z, v, _) = rows, carried(x, data)
-        batch = Dataset(Rows(X[None], y[None], None), y.shape[0])
+        batch = Dataset(RowBlock(X[None], y[None], None), y.shape[0])
         return expected_log_likelihood(model.likelihood, gp(x), Z, v, batch, jitter)
 
     return _Parts(
@@ -161,6 +162,18 @@ class JointTarget:
         """1 when chains should run side by side, 0 (all) when the threads belong inside the products."""
         return 1 if 8.0 * self.data.n_rows * n_inducing**2 < LARGE else 0
 
+    def parallel(self, n_inducing: int) -> int:
+        """How many evaluations to run at the same time."""
+        return available_cores() if self.threads(n_inducing) == 1 else 1
+
+    def at(self, Z: Inducing, sites: Sites | None = None) -> "JointAtZ":
+        """The density over (φ, v) at a fixed Z, or over (φ, ε) where sites are given, for samplers."""
+        return JointAtZ(self, Z, sites)
+
+    def from_rows(self, surrogate: "Surrogate", Z: Inducing, move_Z: bool) -> "JointFromRows":
+        """The density over (φ, ε) at a fixed Z, or over (φ, Z, ε), for samplers that use a few rows at a time."""
+        return JointFromRows(self, surrogate, Z, move_Z)
+
     def evaluate(self, x: Vector, Z: Inducing, sites: Sites | None = None) -> tuple[float, Vector]:
         """Log density and gradient at x = (φ, v), or (φ, ε) where sites are given. Callable from any thread."""
         value, (d_phi, dv, _) = self._everything(x, Z, sites)
@@ -185,7 +198,7 @@ class JointTarget:
         m, LB = self._call(_moments, len(Z), phi, Z, sites, data=data)
         return np.asarray(m), np.asarray(LB)
 
-    def values(
+    def inducing_values(
         self, phi: Vector, epsilon: Vector, Z: Inducing, sites: Sites, data: Dataset | None = None
     ) -> tuple[Vector, float]:
         """v at ε, and log |∂v/∂ε|."""
@@ -194,7 +207,7 @@ class JointTarget:
         return v, -float(np.sum(np.log(np.diagonal(LB))))
 
     def sites(self, phi: Vector, Z: Inducing) -> Sites:
-        """Gaussians that stand in for the rows: exact for Gaussian noise, else those of Laplace's method at φ.
+        """Gaussians in the place of the rows: exact for Gaussian noise, else those of Laplace's method at φ.
 
         Newton's steps to the mode of v, each cut until it gains, from v = 0 or from where the likelihood guesses.
         """
@@ -203,23 +216,23 @@ class JointTarget:
                 return _arrays(gaussian_sites(self.data))
         guessed = self.moments(phi, Z, _arrays(self._call(_guessed, len(Z), phi)))[0]
         (value, slope), v = max(
-            ((self._at(phi, v, Z), v) for v in (np.zeros(len(Z)), guessed)), key=lambda at: at[0][0]
+            ((self._value_and_slope(phi, v, Z), v) for v in (np.zeros(len(Z)), guessed)), key=lambda start: start[0][0]
         )
         if not np.isfinite(value):
             raise NumericalError(
                 "the density is not finite where the fit should start: look for extreme values in the data, use other "
                 "priors or a larger jitter"
             )
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_NEWTON_STEPS):
             sites = _arrays(self._call(_refined, len(Z), phi, v, Z))
             move, length, least = self.moments(phi, Z, sites)[0] - v, 1.0, _TOLERANCE * (1.0 + abs(value))
-            promised, before = float(slope @ move), value
-            while length * promised > least:
-                value, slope = self._at(phi, v + length * move, Z)
+            expected_gain, before = float(slope @ move), value
+            while length * expected_gain > least:
+                value, slope = self._value_and_slope(phi, v + length * move, Z)
                 if value > before:
                     break
                 length *= 0.5
-            else:  # no length promises a gain: v is the mode
+            else:  # no length is expected to gain anything: v is the mode
                 return sites
             v = v + length * move
             if value - before < least:
@@ -227,7 +240,7 @@ class JointTarget:
         return _arrays(self._call(_refined, len(Z), phi, v, Z))
 
     def surrogate(self, phi: Vector, Z: Inducing, rows: Indices) -> Surrogate:
-        """The sites at φ; if there are `rows`, theirs, each for N/n of them and at the means that all rows give."""
+        """The sites at φ of all rows; or of n `rows` that represent all, each N/n times, at the means from all rows."""
         sites, some = self.sites(phi, Z), self.some(rows)
         if some is self.data:
             return Surrogate(sites, some)
@@ -237,34 +250,24 @@ class JointTarget:
         return Surrogate(Sites(mean * precision, precision), some)
 
     def some(self, rows: Indices) -> Dataset:
-        """These rows, in one block; all of the data if there are none."""
+        """These rows, in one block; all of the data if `rows` is empty."""
         if len(rows) == 0:
             return self.data
         with float64_scope():
             X, y = (np.asarray(a)[rows] for a in self.data.arrays())
             return Dataset.of(X, y, len(rows))
 
-    def traced(self, Z: Inducing, sites: Sites | None = None) -> Traced:
+    def traced(self, Z: Inducing, sites: Sites | None = None) -> TracedDensity:
         """The density at fixed Z for samplers that run inside JAX.
 
         Over (φ, v) log prior and log likelihood are apart; over (φ, ε) the prior of v is with the likelihood.
         """
         parts = _parts(self.model, self.jitter)
         if sites is None:
-            return Traced(parts.prior, parts.likelihood, (Z, self.data))
-        return Traced(parts.theta_prior, parts.centred, (Z, sites, self.data))
+            return TracedDensity(parts.prior, parts.likelihood, (Z, self.data))
+        return TracedDensity(parts.theta_prior, parts.centred, (Z, sites, self.data))
 
-    def rows(self, Z: Inducing | None, surrogate: Surrogate) -> TracedRows:
-        """The density as a sum over rows, for samplers that see a few of them at a time.
-
-        Over (φ, ε) at a fixed Z, or over (φ, Z, ε) with Z ~ N(0, I).
-        """
-        parts = _parts(self.model, self.jitter)
-        with float64_scope():
-            fixed = np.zeros((0, self.model.n_columns)) if Z is None else Z
-            return TracedRows(parts.carried_prior, parts.carried_rows, self.data.arrays(), (fixed, surrogate))
-
-    def _at(self, phi: Vector, v: Vector, Z: Inducing) -> tuple[float, Vector]:
+    def _value_and_slope(self, phi: Vector, v: Vector, Z: Inducing) -> tuple[float, Vector]:
         """The density over (φ, v), and its slope in v."""
         value, gradient = self.evaluate(np.concatenate([phi, v]), Z)
         return value, gradient[self.model.n_theta :]
@@ -281,7 +284,7 @@ class JointTarget:
 
     def _call(self, function: Any, n_inducing: int, *arguments: Any, data: Dataset | None = None) -> Any:
         with float64_scope():
-            program = compiled(function, ("model", "jitter"), self.threads(n_inducing))
+            program = jitted(function, ("model", "jitter"), self.threads(n_inducing))
             numbers = jax.tree.map(lambda a: np.asarray(a, float), arguments)
             rows = self.data if data is None else data
             return timed(program, *numbers, rows, model=self.model, jitter=self.jitter)
@@ -289,3 +292,59 @@ class JointTarget:
 
 def _arrays(sites: Sites) -> Sites:
     return Sites(*(np.asarray(s) for s in sites))
+
+
+class JointAtZ(Target):
+    """The joint density at a fixed Z, over (φ, v), or over (φ, ε) where sites are given."""
+
+    def __init__(self, joint: JointTarget, Z: Inducing, sites: Sites | None = None):
+        self.joint, self.Z, self.sites, self.counter = joint, Z, sites, joint.counter
+        self.n_theta, self.dimension = joint.model.n_theta, joint.model.n_theta + len(Z)
+        self.parallel = joint.parallel(len(Z))
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log density and gradient."""
+        return self.joint.evaluate(x, self.Z, self.sites)
+
+    def traced(self) -> TracedDensity:
+        """The same for samplers whose loop runs inside XLA."""
+        return self.joint.traced(self.Z, self.sites)
+
+
+class Unpacked(NamedTuple):
+    """The parts of a draw x, with log |∂v/∂ε|."""
+
+    phi: Vector
+    Z: Inducing
+    v: Vector
+    log_jacobian: float
+
+
+class JointFromRows(Target):
+    """The joint density over (φ, ε) at a fixed Z, or over (φ, Z, ε) with Z ~ N(0, I); ε by the sites of some rows."""
+
+    def __init__(self, joint: JointTarget, surrogate: Surrogate, Z: Inducing, move_Z: bool):
+        self.joint, self.surrogate, self.Z, self.move_Z, self.counter = joint, surrogate, Z, move_Z, joint.counter
+        self.n_theta = joint.model.n_theta
+        self.dimension = self.n_theta + len(Z) + (Z.size if move_Z else 0)
+        self.parallel = joint.parallel(len(Z))
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log density from all rows. The gradient is NaN: samplers of this density estimate it from `rows`."""
+        phi, Z, v, log_jacobian = self.unpacked(x)
+        value = self.joint.evaluate(np.concatenate([phi, v]), Z)[0] + log_jacobian
+        log_prior = -0.5 * float(np.sum(Z**2)) - 0.5 * Z.size * math.log(2.0 * math.pi) if self.move_Z else 0.0
+        return value + log_prior, np.full_like(x, np.nan)
+
+    def unpacked(self, x: Vector) -> Unpacked:
+        """φ, Z, v and log |∂v/∂ε| of x."""
+        phi, Z, epsilon = self.joint.split(x) if self.move_Z else (x[: self.n_theta], self.Z, x[self.n_theta :])
+        return Unpacked(phi, Z, *self.joint.inducing_values(phi, epsilon, Z, *self.surrogate))
+
+    def rows(self) -> TracedRows:
+        """The density as a sum over rows."""
+        joint = self.joint
+        parts = _parts(joint.model, joint.jitter)
+        with float64_scope():
+            fixed = np.zeros((0, joint.model.n_columns)) if self.move_Z else self.Z
+            return TracedRows(parts.carried_prior, parts.carried_rows, joint.data.arrays(), (fixed, self.surrogate))

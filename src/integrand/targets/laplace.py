@@ -1,7 +1,6 @@
-"""log p(θ) + log q(y | θ) over φ, with Laplace's approximation: where chains over latent functions start, how wide."""
+"""log p(θ) + log q(y | θ) over φ by Laplace's approximation, from which chains of latent functions get their starts."""
 
 import functools
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -9,23 +8,15 @@ import numpy as np
 from jaxtyping import Float
 
 from integrand.bounds.laplace import LatentPrior, RowLikelihood, laplace, latent_prior
+from integrand.compilation import LARGE, available_cores, jitted, timed, trace_counts
 from integrand.data.dataset import Dataset
+from integrand.infer.base import Counter, Target, Vector
 from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.precision import float64_scope
-from integrand.targets.program import (
-    LARGE,
-    Counter,
-    Evaluation,
-    compiled,
-    evaluation,
-    packed,
-    prior_terms,
-    timed,
-    traces,
-)
+from integrand.targets.evaluation import Evaluation, density, evaluation, packed, prior_terms
 
-traces.setdefault("laplace", 0)
+trace_counts.setdefault("laplace", 0)
 
 
 def latent(phi: Any, X: Any, y: Any, model: Model, jitter: Jitter) -> tuple[RowLikelihood, LatentPrior]:
@@ -35,25 +26,25 @@ def latent(phi: Any, X: Any, y: Any, model: Model, jitter: Jitter) -> tuple[RowL
 
 
 def _laplace(phi, X, y, model: Model, jitter: Jitter):
-    traces["laplace"] += 1
+    trace_counts["laplace"] += 1
 
     def evidence(phi):
         rows, prior = latent(phi, X, y, model, jitter)
-        found = laplace(rows, prior, model.likelihood.guess(y))
-        return found.log_evidence, (found.mode, found.W, prior.f(found.mode))
+        approximation = laplace(rows, prior, model.likelihood.guess(y))
+        mode = approximation.mode
+        return approximation.log_evidence, (mode, approximation.W, prior.f(mode))
 
-    (value, there), d_phi = jax.value_and_grad(evidence, has_aux=True)(phi)
-    return packed(value, d_phi, prior_terms(model, phi)), there
+    (value, at_mode), d_phi = jax.value_and_grad(evidence, has_aux=True)(phi)
+    return packed(value, d_phi, prior_terms(model, phi)), at_mode
 
 
-@dataclass(frozen=True)
-class LaplaceTarget:
+class LaplaceTarget(Target):
     """log p(θ) + log q(y | θ) over φ; for a Gaussian likelihood the exact density, up to the jitter."""
 
-    model: Model
-    data: Dataset
-    jitter: Jitter = Jitter()
-    counter: Counter = field(default_factory=Counter, compare=False)
+    def __init__(self, model: Model, data: Dataset, jitter: Jitter = Jitter()):
+        self.model, self.data, self.jitter, self.counter = model, data, jitter, Counter()
+        self.n_theta = self.dimension = model.n_theta
+        self.parallel = available_cores() if self.threads == 1 else 1
 
     @functools.cached_property
     def arrays(self):
@@ -68,19 +59,23 @@ class LaplaceTarget:
 
     def evaluate(self, phi: Float[np.ndarray, " P"]) -> Evaluation:
         """The density at one point with its gradient."""
-        out, _ = self._at(phi)
+        out, _ = self._evaluate(phi)
         return evaluation(out, self.counter, (0, self.data.n_columns))
+
+    def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log q(y | θ) + log prior + log Jacobian, and the gradient."""
+        return density(self.evaluate(x))
 
     def mode(self, phi: Float[np.ndarray, " P"]) -> tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]:
         """The most probable whitened function values ν at φ, and the likelihood's curvature W there."""
-        nu, W, _ = self._at(phi)[1]
+        nu, W, _ = self._evaluate(phi)[1]
         return np.asarray(nu), np.asarray(W)
 
     def f_mode(self, phi: Float[np.ndarray, " P"]) -> Float[np.ndarray, " N"]:
         """The most probable function values f at φ."""
-        return np.asarray(self._at(phi)[1][2])
+        return np.asarray(self._evaluate(phi)[1][2])
 
-    def _at(self, phi: np.ndarray):
+    def _evaluate(self, phi: np.ndarray):
         with float64_scope():
-            program = compiled(_laplace, ("model", "jitter"), self.threads)
+            program = jitted(_laplace, ("model", "jitter"), self.threads)
             return timed(program, np.asarray(phi, float), *self.arrays, model=self.model, jitter=self.jitter)

@@ -1,0 +1,1 @@
+"""Drivers of the benchmarks: speed and memory of this library, and comparisons with other packages."""

@@ -1,0 +1,215 @@
+"""What the commands do: tables in, models and tables out."""
+
+import glob
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from integrand.cli.options import emit
+from integrand.data.parquet import open_rows
+from integrand.data.processes import Processes, SingleProcess
+from integrand.data.sources import MEMORY, ArrayRows, RowSource
+from integrand.data.tables import PARQUET, block_writer, read_table, table_blocks
+from integrand.errors import InputError
+from integrand.files import check_output
+from integrand.kernels import parse_kernel
+from integrand.likelihoods import Gaussian
+from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
+from integrand.methods.table import method_named
+from integrand.metrics import evaluate, joint_nlpd
+from integrand.model import Model
+from integrand.posterior.posterior import Posterior
+from integrand.posterior.predictive import MAX_JOINT_ROWS
+from integrand.storage.model_file import SavedModel, load_model, save_model
+from integrand.storage.run_store import RunStore
+
+# Rows whose components for 400 draws are kept between the columns of a prediction.
+_ROWS_AT_ONCE = 10_000
+
+
+def fit_table(
+    data: Path,
+    target: str,
+    *,
+    kernel: str,
+    record: dict[str, Any],
+    memory: int = MEMORY,
+    processes: Processes = SingleProcess(),
+    **arguments: Any,
+) -> tuple[Posterior, dict[str, Any]]:
+    """Fit the table; the record says what a model file needs beyond the posterior."""
+    tree = parse_kernel(kernel)
+    run_dir, progress = arguments.pop("run_dir"), arguments.pop("progress")
+    record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
+    method, priors = arguments.pop("method"), arguments.pop("priors")
+    likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
+    method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
+    rows = _rows(data, target, memory, processes)
+    model = Model(tree, rows.columns, priors=priors, likelihood=likelihood)
+    spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
+    overview = rows.overview(settings.subsample_rows, settings.seed)
+    record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
+    with RunStore.create(run_dir, spec, record) as store:
+        return run(spec, store, progress), record
+
+
+def _rows(data: Path, target: str, memory: int, processes: Processes) -> RowSource:
+    """The rows of a table. One file that fits in memory is read as a whole; else rows stay in their Parquet files."""
+    several, parquet = data.is_dir() or glob.has_magic(str(data)), data.suffix in PARQUET
+    if processes.size > 1 and not several and not parquet:
+        raise InputError(f"{data}: several processes read Parquet files, of which each takes its part: convert it")
+    if several or (parquet and (processes.size > 1 or data.exists())):
+        rows = open_rows(data, target, memory=memory, processes=processes)
+        if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
+            return rows
+    return ArrayRows(*read_table(data).split(target))
+
+
+def resume_run(
+    run_dir: Path, changes: dict[str, Any], progress: bool, processes: Processes = SingleProcess()
+) -> tuple[Posterior, dict[str, Any]]:
+    """Go on with a run under changed settings (None: unchanged), and the record that `fit_table` left there."""
+    with RunStore.open(run_dir, processes) as store:
+        record = processes.on_leader(lambda: _record(run_dir, store)) or {}
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    return resume(run_dir, progress=progress, processes=processes, **wanted), record
+
+
+def _record(run_dir: Path, store: RunStore) -> dict[str, Any]:
+    record = store.header.get("record") or {}
+    if "target" not in record:
+        raise InputError(f"{run_dir} was not made by `integrand fit`: resume it with integrand.resume in Python")
+    return record
+
+
+def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool) -> None:
+    """Save the model whatever the verdict, say how it went, and exit 3 or 130 if that was asked for or happened."""
+    save_model(
+        posterior,
+        out,
+        feature_ranges=np.array(record["ranges"]),
+        target_name=record["target"],
+        settings=record["settings"] | {"kernel": record["kernel"]},
+        extra={"data": record["data"], "n_rows": record["n_rows"]},
+    )
+    emit(as_json, fit_facts(posterior, out), f"{posterior.verdict or 'Optimised.'}\nModel: {out}")
+    verdict = posterior.verdict
+    if verdict is not None and "interrupted" in verdict.codes:
+        raise typer.Exit(130)
+    if strict and verdict is not None and not verdict.ok:
+        print("integrand: not converged (--strict)", file=sys.stderr)
+        raise typer.Exit(3)
+
+
+def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
+    """A fit as JSON."""
+    facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
+    if posterior.verdict is not None:
+        facts |= {
+            "ok": posterior.verdict.ok,
+            "codes": list(posterior.verdict.codes),
+            "verdict": str(posterior.verdict),
+        }
+    if posterior.verdict is not None and posterior.verdict.sampled:
+        numbers = posterior.verdict.convergence
+        facts |= {
+            "r_hat": float(numbers.r_hat.max()),
+            "ess_bulk": float(numbers.ess_bulk.min()),
+            "ess_tail": float(numbers.ess_tail.min()),
+            "divergences": posterior.verdict.divergences,
+        }
+    names = posterior.model.names
+    flat = {p.name: posterior.theta_original[p.name] for p in posterior.model.parameters}
+    means = np.concatenate([v.mean(axis=(0, 1)).reshape(-1) for v in flat.values()]) if flat else np.zeros(0)
+    facts["hyperparameters"] = dict(zip(names, map(float, means), strict=True))
+    if posterior.evidence is not None:
+        facts["log_evidence"], facts["log_evidence_error"] = posterior.evidence
+    facts["seconds"] = dict(posterior.seconds)
+    facts["counts"] = dict(posterior.counts)
+    return facts
+
+
+def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int) -> None:
+    """Predictions for each row of a table, in blocks of rows."""
+    levels = _levels(quantiles)
+    if samples < 0:
+        raise InputError(f"--samples must not be negative, not {samples}")
+    if out is not None:
+        check_output(out)
+    saved, rng = load_model(model), np.random.default_rng(seed)
+    blocks = (_predict(saved, X, levels, samples, rng) for X in table_blocks(data, saved.feature_names, _ROWS_AT_ONCE))
+    if out is not None:
+        with block_writer(out) as write:
+            for block in blocks:
+                write(block)
+    else:
+        import pandas as pd
+
+        for i, block in enumerate(blocks):
+            pd.DataFrame(block).to_csv(sys.stdout, index=False, header=i == 0)
+
+
+def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:
+    y = saved.posterior.predict(X, include_noise=True)
+    columns = {"mean": y.mean, "sd_f": y.latent().sd, "sd_y": y.sd}
+    if levels:
+        columns |= {f"q{p:g}": q for p, q in zip(levels, y.quantile(np.array(levels)), strict=True)}
+    if samples:
+        columns |= {f"s{i}": draw for i, draw in enumerate(y.sample(rng, samples))}
+    return columns
+
+
+def _levels(text: str) -> list[float]:
+    try:
+        levels = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"--quantiles {text!r}: give numbers such as 0.05,0.5,0.95") from None
+    if any(not 0.0 < p < 1.0 for p in levels):
+        raise InputError(f"--quantiles {text!r}: each must lie between 0 and 1")
+    return levels
+
+
+def _with_target(saved: SavedModel, data: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
+    table = read_table(data)
+    name = target or saved.target_name
+    if name is None:
+        raise InputError("the model does not say what it predicts: give --target")
+    return table.columns(saved.feature_names), table.columns([name])[:, 0]
+
+
+def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, float]:
+    """Metrics of a model on a table with the target."""
+    saved = load_model(model)
+    X, y = _with_target(saved, data, target)
+    total: dict[str, float] = {}
+    for i in range(0, len(y), _ROWS_AT_ONCE):  # every metric but the joint one is a mean over rows
+        block = slice(i, i + _ROWS_AT_ONCE)
+        scores = evaluate(saved.posterior.predict(X[block], include_noise=True).mixture(), y[block])
+        scores["rmse"] = scores["rmse"] ** 2
+        for name, value in scores.items():
+            total[name] = total.get(name, 0.0) + float(value) * len(y[block]) / len(y)
+    total["rmse"] = float(np.sqrt(total["rmse"]))
+    if len(y) <= MAX_JOINT_ROWS and isinstance(saved.posterior.model.likelihood, Gaussian):
+        joint = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
+        total["joint_nlpd"] = float(joint_nlpd(joint, len(y)))
+    else:
+        total["joint_nlpd"] = float("nan")  # too many rows for one covariance, or no closed form
+    return total
+
+
+def write_model_report(model: Path, data: Path | None, target: str | None, out: Path) -> None:
+    """The HTML report of a saved model."""
+    from integrand.report import write_report
+
+    check_output(out)
+    saved = load_model(model)
+    rows = None if data is None else _with_target(saved, data, target)
+    n_rows = (saved.extra or {}).get("n_rows")
+    name = target or saved.target_name or "y"
+    try:
+        write_report(out, saved.posterior, data=rows, target=name, n_rows=n_rows, settings=saved.settings)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from error

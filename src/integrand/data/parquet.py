@@ -1,0 +1,152 @@
+"""Rows in Parquet files (one file, a directory of them, or a pattern), and opening the rows of an earlier run again."""
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from integrand.data.processes import Processes, SingleProcess
+from integrand.data.sources import MEMORY, MappedRows, RowSource
+from integrand.data.tables import PARQUET, ParquetColumns, parquet_schema, refuse_missing
+from integrand.errors import InputError
+
+
+@final
+class ParquetRows(RowSource):
+    """One or more Parquet files with the same columns, one after the other; several processes divide the rows.
+
+    Parameters
+    ----------
+    files
+        Parts, in order.
+    target
+        The column of y; all others are inputs.
+    memory
+        Bytes that the rows of one process may take; beyond that they are read at every pass.
+    processes
+        Those that fit together, from `join`.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        target: str,
+        *,
+        memory: int = MEMORY,
+        processes: Processes = SingleProcess(),
+    ):
+        self.files, self.target = tuple(files), target
+        self._table = processes.on_all(lambda: _columns(self.files, target))
+        super().__init__(self._table.names[:-1], self._table.n_rows, memory=memory, processes=processes)
+
+    def values(self, first: int, last: int) -> np.ndarray:
+        """Rows as they are on disk."""
+        return self._table.read(first, last)
+
+    def where(self, row: int) -> str:
+        """File and row in it."""
+        return self._table.where(row)
+
+    def outline(self) -> list[Any]:
+        """Names of the files, and rows in each."""
+        return [[file.name, n] for file, n in zip(self.files, self._table.rows_by_file, strict=True)]
+
+    def describe(self) -> dict[str, Any]:
+        """Files, target and size."""
+        return {"files": [str(f.resolve()) for f in self.files], "target": self.target, "n_rows": self.table_rows}
+
+
+def _columns(files: Sequence[Path], target: str) -> ParquetColumns:
+    """Inputs and target, if all files have the same."""
+    columns = [parquet_schema(file) for file in files]
+    for file, other in zip(files, columns, strict=True):
+        if other != columns[0]:
+            differing = sorted(set(other) ^ set(columns[0])) or ["their types"]
+            raise InputError(
+                f"{file} and {files[0]} have different columns ({', '.join(differing)}): write all parts alike"
+            )
+    refuse_missing(files[0], [target], list(columns[0]))
+    inputs = [name for name in columns[0] if name != target]
+    if not inputs:
+        raise InputError(f"{files[0]} has no column besides the target {target!r}")
+    return ParquetColumns(files, [*inputs, target])
+
+
+def open_rows(
+    path: str | Path, target: str, *, memory: int = MEMORY, processes: Processes = SingleProcess()
+) -> ParquetRows:
+    """A Parquet file, a directory of them, or a pattern such as `data/part-*.parquet`.
+
+    Parameters
+    ----------
+    path
+        What to open.
+    target
+        The column of y; all others are inputs.
+    memory
+        Bytes that the rows of one process may take; beyond that they are read at every pass.
+    processes
+        Those that fit together, from `join`; every one of them opens the same files and reads its part.
+    """
+    files = processes.on_all(lambda: _files(Path(path)))
+    return ParquetRows(files, target, memory=memory, processes=processes)
+
+
+def open_source(
+    description: Mapping[str, Any], memory: int = MEMORY, processes: Processes = SingleProcess()
+) -> RowSource:
+    """The rows that a `describe` described, if they are still there and as many."""
+    processes.on_all(lambda: _refuse_lost_files(description.get("files") or description.get("mapped") or []))
+    if "files" in description:
+        files = [Path(f) for f in description["files"]]
+        rows: RowSource = ParquetRows(files, description["target"], memory=memory, processes=processes)
+    elif description.get("mapped"):
+        X, y = (np.load(f, mmap_mode="r") for f in description["mapped"])
+        rows = MappedRows(X, y, description["names"], memory=memory, processes=processes)
+    else:
+        raise InputError(
+            "the run was begun with rows that only you can open: give them to `resume` again, as rows=MappedRows(X, y)"
+        )
+    if rows.table_rows != description["n_rows"]:
+        wanted = description["n_rows"]
+        raise InputError(f"the files now have {rows.table_rows} rows, not {wanted}: put the old ones back")
+    return rows
+
+
+def _refuse_lost_files(files: Sequence[str]) -> None:
+    for file in files:
+        if not Path(file).exists():
+            raise InputError(f"there is no file {file}, which the run was begun with: put it back")
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if f.suffix in PARQUET)
+    else:
+        files = [Path(f) for f in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else [path]
+    if not files:
+        where = f"the directory {path}" if path.is_dir() else f"{path}"
+        raise InputError(
+            f"there is no Parquet file in {where}: name a CSV or Parquet file, or a directory of the latter"
+        )
+    for file in files:
+        if not file.exists():
+            raise InputError(f"there is no file {file}")
+    _refuse_gaps(files)
+    return files
+
+
+def _refuse_gaps(files: Sequence[Path]) -> None:
+    """Names that say `3-of-8` promise all eight, counted from 0 or from 1."""
+    series: dict[tuple[Path, str, int, str], set[int]] = {}
+    for file in files:
+        match = re.fullmatch(r"(.*?)(\d+)-of-(\d+)(.*)", file.name)
+        if match:
+            before, number, wanted, behind = match.groups()
+            series.setdefault((file.parent, before, int(wanted), behind), set()).add(int(number))
+    for (folder, _, wanted, _), numbers in series.items():
+        if numbers not in ({*range(wanted)}, {*range(1, wanted + 1)}):
+            raise InputError(f"{folder} has {len(numbers)} of {wanted} parts: put the missing ones there")

@@ -1,0 +1,468 @@
+"""`SparseGPRegressor` and `SparseGPClassifier`: fits behind the contract of scikit-learn.
+
+Nothing else in the library imports scikit-learn.
+"""
+
+import os
+from collections.abc import Mapping
+from inspect import signature
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+from integrand.data.sources import ArrayRows
+from integrand.errors import InputError
+from integrand.kernels.base import Kernel
+from integrand.likelihoods import Bernoulli
+from integrand.methods.fit import fit
+from integrand.posterior.predictive import Predictive
+from integrand.priors import DEFAULT
+from integrand.storage.model_file import SavedModel, load_model, model_bytes, model_from_bytes, save_model
+
+# Types of columns, as pandas and polars print them, that are numbers or can be read as such.
+_NUMERIC = ("int", "uint", "float", "double", "half", "bool", "decimal", "sparse", "null", "object")
+_TIMES = ("date", "time", "duration", "period")
+_ENCODE = "encode categories and text as numbers (sklearn.preprocessing.OneHotEncoder, pandas.get_dummies) or drop them"
+
+# Parameters that are fields of `Settings` under the same name.
+_SETTINGS = ("n_inducing", "sampler", "chains", "target_ess", "max_draws", "max_minutes", "target_accept", "steps")
+
+
+class SparseGP(BaseEstimator):
+    """What both estimators share: fitting, checking input, saving and loading.
+
+    Subclasses list their parameters in `__init__`, as scikit-learn wants it.
+    """
+
+    # Parameters that every subclass has; those of `_SETTINGS` that it has too are handed on.
+    kernel: Any
+    method: str
+    priors: str
+    mean: Any
+    settings: Mapping[str, Any] | None
+    strict: bool
+    progress: bool
+    random_state: Any
+    run_dir: Any
+
+    def _fit(self, rows: np.ndarray, y: np.ndarray, target_name: Any, **model: Any) -> None:
+        """Run the method on checked rows and keep its posterior."""
+        names = getattr(self, "feature_names_in_", None)
+        self.posterior_ = fit(
+            ArrayRows(rows, y, None if names is None else list(names)),
+            kernel=self.kernel,
+            method=self.method,
+            mean=self.mean,
+            priors=self.priors,
+            run_dir=None if self.run_dir is None else os.fspath(self.run_dir),
+            strict=self.strict,
+            progress=self.progress,
+            seed=seed_of(self.random_state),
+            **model,
+            **self._settings(),
+        )
+        self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
+
+    def predict_distribution(self, X: Any, include_noise: bool = True) -> Predictive:
+        """The mixture itself: moments, quantiles, densities, CRPS and draws at the rows of X."""
+        check_is_fitted(self)
+        return self.posterior_.predict(self._checked(X), include_noise=include_noise)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file that `load` reads; see `integrand.storage.model_file`."""
+        check_is_fitted(self)
+        save_model(
+            self.posterior_,
+            path,
+            feature_ranges=self.feature_ranges_,
+            target_name=self._target_name,
+            settings=self._settings(),
+            extra=self._extra(),
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A fitted estimator from a model file; it needs no training data and nothing in the file is executed."""
+        saved = load_model(path)
+        model, settings = saved.posterior.model, _saved_settings(saved)
+        parameters = {name: settings.pop(name) for name in _SETTINGS if name in settings}
+        make: Any = cls  # the constructors of the two estimators have more parameters than that of their base
+        estimator = make(
+            kernel=model.kernel,
+            priors=model.priors,
+            mean=model.mean,
+            method=saved.posterior.method,
+            random_state=settings.pop("seed", None),
+            settings=settings or None,
+            **parameters,
+            **cls._own_parameters(saved),
+        )
+        estimator.posterior_ = saved.posterior
+        vars(estimator)["n_features_in_"] = model.n_columns
+        if saved.extra.get("named_columns", model.columns != tuple(f"x{i}" for i in range(model.n_columns))):
+            vars(estimator)["feature_names_in_"] = np.array(model.columns, dtype=object)
+        estimator._describe(saved.feature_ranges, saved.target_name)
+        estimator._restore(saved)
+        return estimator
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and joblib: the posterior as the bytes of a model file, which later versions can read."""
+        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore[reportCallIssue, reportArgumentType, reportAssignmentType]
+        posterior = state.pop("posterior_", None)
+        state.pop("diagnostics_", None)
+        return state if posterior is None else state | {"model_file": model_bytes(posterior)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        content = state.pop("model_file", None)
+        super().__setstate__(state)
+        if content is not None:
+            self.posterior_ = model_from_bytes(content).posterior
+            self.diagnostics_ = self.posterior_.verdict
+
+    @classmethod
+    def _own_parameters(cls, saved: SavedModel) -> dict[str, Any]:
+        """Parameters that only this estimator has, from a file; refuses models that it is not for."""
+        raise NotImplementedError
+
+    def _restore(self, saved: SavedModel) -> None:
+        """Set the fitted attributes that only this estimator has, from a file."""
+
+    def _extra(self) -> dict[str, Any]:
+        """What a file holds for `_restore`, and whether the columns were named."""
+        return {"named_columns": hasattr(self, "feature_names_in_")}
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _SETTINGS if hasattr(self, name)} | dict(self.settings or {})
+
+    def _describe(self, feature_ranges: np.ndarray | None, target_name: Any) -> None:
+        self.diagnostics_, self.n_inducing_ = self.posterior_.verdict, len(self.posterior_.Z)
+        self.feature_ranges_ = feature_ranges
+        self._target_name = target_name if isinstance(target_name, str) else None
+
+    def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
+        """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
+        _refuse_columns(X)
+        try:
+            # One layout, so that sums are rounded alike whatever the data came in.
+            return validate_data(self, X, reset=reset, dtype=np.float64, order="C", **y)
+        except (ValueError, OverflowError) as error:
+            raise InputError(_with_advice(str(error))) from error
+
+
+def seed_of(random_state: Any) -> int:
+    """An int is the seed itself; anything else that scikit-learn accepts draws one."""
+    generator = check_random_state(random_state)
+    return int(random_state) if isinstance(random_state, Integral) else int(generator.randint(2**31 - 1))
+
+
+def _saved_settings(saved: SavedModel) -> dict[str, Any]:
+    """The settings in a file. The command line notes other arguments of `fit` beside them, such as the method."""
+    return {name: value for name, value in saved.settings.items() if name not in signature(fit).parameters}
+
+
+def _refuse_columns(X: Any) -> None:
+    """Name the columns of a data frame that are no numbers: converting them would fail late, or guess an order."""
+    for column, dtype in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ()), strict=False):
+        kind = str(dtype).lower()
+        if kind.startswith(_TIMES):
+            raise InputError(f"column {column!r} holds times ({dtype}): give a number, such as days since a date")
+        if not kind.startswith(_NUMERIC):
+            raise InputError(f"column {column!r} does not hold numbers ({dtype}): {_ENCODE}")
+
+
+def _with_advice(message: str) -> str:
+    """What scikit-learn says, and what to do about it."""
+    if "NaN" in message:  # the rest of scikit-learn's text recommends other models
+        return f"{message.splitlines()[0]} Drop these rows, or impute the values (sklearn.impute in a Pipeline)."
+    if "infinity" in message:
+        return f"{message} Drop these rows, or replace the values by numbers."
+    if "could not convert string" in message:
+        return f"{message}; {_ENCODE}"
+    return message
+
+
+class SparseGPRegressor(RegressorMixin, SparseGP):
+    """Sparse Gaussian process regression whose hyperparameters are integrated out.
+
+    Data are standardised inside; predictions are in the units of `y`. Priors, and numbers given in their place,
+    speak of standardised data.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        By default RBF with one lengthscale a column.
+    n_inducing : int
+        Inducing points; no more are used than there are distinct rows.
+    method : str
+        `sgpr-hmc` integrates over the hyperparameters (Algorithm 1 of the paper), `ml2` and `map` optimise them; see
+        `integrand.METHODS`.
+    priors : str
+        Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
+    likelihood : str or Likelihood
+        Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
+        `poisson`. For classes use `SparseGPClassifier`.
+    sampler : str
+        Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
+    noise, mean
+        Standard deviation of the observations and level of the function: a number or a prior.
+    chains, target_ess, max_draws, max_minutes, target_accept
+        The sampler draws until each hyperparameter has `target_ess` effective draws, each chain has `max_draws`, or
+        `max_minutes` have passed.
+    steps : int
+        Steps of the optimiser, for methods that only optimise.
+    settings : mapping, optional
+        More fields of `integrand.methods.problem.Settings` by name, such as `restarts` or `predictive_draws`.
+    strict : bool
+        Raise `NotConvergedError` where `fit` otherwise gives a `ConvergenceWarning`.
+    progress : bool
+        Show bars in a terminal or notebook, and a line every ten seconds in a log file.
+    random_state : int, RandomState or None
+        The same int gives the same draws.
+    run_dir : path, optional
+        A new directory that keeps the state of one fit, for `integrand.resume`.
+
+    Attributes
+    ----------
+    posterior_ : Posterior
+        Draws, inducing inputs, timings; `posterior_.to_arviz()` hands them to ArviZ.
+    diagnostics_ : Verdict or None
+        Whether the draws can be trusted, in words by `print`; None for methods that only optimise θ.
+    n_inducing_ : int
+        Inducing points in use (training rows, for exact methods).
+    feature_ranges_ : ndarray of shape (n_features, 2)
+        Smallest and largest value of each column.
+    n_features_in_, feature_names_in_
+        As in all of scikit-learn.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        n_inducing: int = 100,
+        method: str = "sgpr-hmc",
+        priors: str = DEFAULT,
+        noise: Any = None,
+        mean: Any = 0.0,
+        likelihood: Any = "gaussian",
+        sampler: str = "default",
+        chains: int = 4,
+        target_ess: float = 400.0,
+        max_draws: int = 5_000,
+        max_minutes: float | None = None,
+        target_accept: float = 0.7,
+        steps: int = 1_000,
+        settings: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        progress: bool = False,
+        random_state: Any = None,
+        run_dir: str | os.PathLike[str] | None = None,
+    ):
+        self.kernel = kernel
+        self.n_inducing = n_inducing
+        self.method = method
+        self.priors = priors
+        self.noise = noise
+        self.mean = mean
+        self.likelihood = likelihood
+        self.sampler = sampler
+        self.chains = chains
+        self.target_ess = target_ess
+        self.max_draws = max_draws
+        self.max_minutes = max_minutes
+        self.target_accept = target_accept
+        self.steps = steps
+        self.settings = settings
+        self.strict = strict
+        self.progress = progress
+        self.random_state = random_state
+        self.run_dir = run_dir
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (n_rows, n_features) and y (n_rows,): arrays, lists, pandas or polars."""
+        target_name = getattr(y, "name", None)
+        rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
+        self._fit(rows, y, target_name, noise=self.noise, likelihood=self.likelihood)
+        return self
+
+    def predict(
+        self, X: Any, return_std: bool = False, quantiles: Any = None, include_noise: bool = True
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Mean of the mixture over all draws at each row of X, and on request its spread.
+
+        Parameters
+        ----------
+        return_std
+            Add the standard deviation of the mixture.
+        quantiles
+            Probabilities; adds the quantiles of the mixture.
+        include_noise
+            True for the spread of a new observation y, False for that of the function f. The mean is the same.
+
+        Returns
+        -------
+        `mean`, or a tuple `(mean, std)`, `(mean, quantiles)` or `(mean, std, quantiles)`: whatever was asked for, in
+        this order. `mean` and `std` have shape (n_rows,), `quantiles` has shape (n_rows, len(quantiles)).
+        """
+        predictive = self.predict_distribution(X, include_noise)
+        results = [predictive.mean]
+        if return_std:
+            results.append(predictive.sd)
+        if quantiles is not None:
+            results.append(predictive.quantile(np.atleast_1d(np.asarray(quantiles, float))).T)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = None, joint: bool = True, include_noise: bool = True
+    ) -> np.ndarray:
+        """Draws at the rows of X, shape (n_rows, n_samples).
+
+        With `joint=True` a column is one draw of all rows together (a function, plus noise if that is included), which
+        needs a matrix of n_rows x n_rows; with `joint=False` each row is drawn on its own.
+        """
+        predictive = self.predict_distribution(X, include_noise)
+        rng = np.random.default_rng(seed_of(random_state))
+        return (predictive.sample_joint if joint else predictive.sample)(rng, n_samples).T
+
+    def log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density of each y at its row of X under the mixture, in nats and the units of y; shape (n_rows,)."""
+        check_is_fitted(self)
+        X, y = self._checked(X, y=y, y_numeric=True)
+        return self.posterior_.predict(X, include_noise=True).log_density(np.asarray(y, float))
+
+    @classmethod
+    def _own_parameters(cls, saved: SavedModel) -> dict[str, Any]:
+        model = saved.posterior.model
+        if isinstance(model.likelihood, Bernoulli):
+            raise InputError("this file holds a classifier: use SparseGPClassifier.load")
+        noise = {"noise": model.noise} if model.likelihood.has_noise else {}
+        return {"likelihood": model.likelihood, **noise}
+
+
+class SparseGPClassifier(ClassifierMixin, SparseGP):
+    """Sparse Gaussian process classification of two classes: P(y = 1 | f) = Φ(f), or the logistic function.
+
+    Inducing values and hyperparameters are drawn together (`joint-hmc`, Hensman et al. 2015), so probabilities are
+    averages over what the data leave open. For more classes wrap it in `sklearn.multiclass.OneVsRestClassifier`.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        By default RBF with one lengthscale a column.
+    n_inducing : int
+        Inducing points; no more are used than there are distinct rows.
+    method : str
+        `joint-hmc`, `bsgp`, `gpr-latent` and `pseudo-marginal` draw, `svgp` and `vi-uncollapsed` optimise; see
+        `integrand.METHODS`.
+    link : str
+        `probit` or `logit`.
+    priors : str
+        Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
+    mean
+        Level of the latent function: a number or a prior.
+    sampler : str
+        Of `joint-hmc`: `default` (`nuts`), `nuts`, `hmc` or `sghmc`.
+    chains, target_ess, max_draws, max_minutes, target_accept, steps, settings, strict, progress, random_state, run_dir
+        As in `SparseGPRegressor`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (2,)
+        The labels; probabilities are in their order.
+    posterior_, diagnostics_, n_inducing_, feature_ranges_, n_features_in_, feature_names_in_
+        As in `SparseGPRegressor`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        n_inducing: int = 100,
+        method: str = "joint-hmc",
+        link: str = "probit",
+        priors: str = DEFAULT,
+        mean: Any = 0.0,
+        sampler: str = "default",
+        chains: int = 4,
+        target_ess: float = 400.0,
+        max_draws: int = 5_000,
+        max_minutes: float | None = None,
+        target_accept: float = 0.7,
+        steps: int = 1_000,
+        settings: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        progress: bool = False,
+        random_state: Any = None,
+        run_dir: str | os.PathLike[str] | None = None,
+    ):
+        self.kernel = kernel
+        self.n_inducing = n_inducing
+        self.method = method
+        self.link = link
+        self.priors = priors
+        self.mean = mean
+        self.sampler = sampler
+        self.chains = chains
+        self.target_ess = target_ess
+        self.max_draws = max_draws
+        self.max_minutes = max_minutes
+        self.target_accept = target_accept
+        self.steps = steps
+        self.settings = settings
+        self.strict = strict
+        self.progress = progress
+        self.random_state = random_state
+        self.run_dir = run_dir
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (n_rows, n_features) and labels y (n_rows,) of two kinds."""
+        target_name = getattr(y, "name", None)
+        rows, y = self._checked(X, y=y, reset=True)
+        try:
+            check_classification_targets(y)
+        except ValueError as error:
+            raise InputError(f"{error} For numbers use SparseGPRegressor.") from error
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            kind = type_of_target(y, input_name="y", raise_unknown=True)
+            some = ", ".join(map(str, self.classes_[:3])) + (", ..." if len(self.classes_) > 3 else "")
+            if len(self.classes_) == 1:
+                raise InputError(f"y has one class ({some}) only: there is nothing to tell apart")
+            raise InputError(
+                f"Only binary classification is supported. The type of the target is {kind} ({some}): wrap this "
+                "classifier in sklearn.multiclass.OneVsRestClassifier for more classes"
+            )
+        self._fit(rows, codes.astype(float), target_name, likelihood=Bernoulli(self.link))
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each class, shape (n_rows, 2), averaged over all draws."""
+        one = np.clip(self.predict_distribution(X).mean, 0.0, 1.0)
+        return np.column_stack([1.0 - one, one])
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The more probable class of each row."""
+        check_is_fitted(self)
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    def __sklearn_tags__(self) -> Any:
+        """Two classes only."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _extra(self) -> dict[str, Any]:
+        return super()._extra() | {"classes": self.classes_.tolist()}
+
+    @classmethod
+    def _own_parameters(cls, saved: SavedModel) -> dict[str, Any]:
+        likelihood = saved.posterior.model.likelihood
+        if not isinstance(likelihood, Bernoulli):
+            raise InputError("this file holds no classifier: use SparseGPRegressor.load")
+        return {"link": likelihood.link}
+
+    def _restore(self, saved: SavedModel) -> None:
+        self.classes_ = np.array(saved.extra.get("classes", [0, 1]))

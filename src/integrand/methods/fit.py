@@ -1,0 +1,296 @@
+"""`fit`, which runs a method on rows of any source, and `resume`, which goes on from a run directory."""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from integrand.compilation import clear_unused_programs
+from integrand.data.checks import checked_rows
+from integrand.data.dataset import Dataset, block_rows_for
+from integrand.data.parquet import open_source
+from integrand.data.processes import Processes, SharedWork, SingleProcess
+from integrand.data.scaling import Standardiser
+from integrand.data.sources import ArrayRows, MappedRows, RowSource, as_rows
+from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError, callers_level
+from integrand.kernels import RBF
+from integrand.kernels.base import Kernel
+from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
+from integrand.methods.problem import FitContext, Problem, Settings
+from integrand.methods.table import METHODS, method_named
+from integrand.model import Model, describe_model, restore_model
+from integrand.posterior.posterior import Posterior
+from integrand.priors import DEFAULT, Prior
+from integrand.progress import Progress, shown
+from integrand.storage.model_file import model_bytes, model_from_bytes
+from integrand.storage.run_store import RunStore
+from integrand.targets import CollapsedTarget
+
+# Arguments of earlier versions, which work for one version with a warning: what to write in their place.
+_INSTEAD = {
+    "columns": "give the rows names: fit(ArrayRows(X, y, columns=...))",
+    "scaler": "give the rows a scaler: fit(ArrayRows(X, y, scaler=...))",
+    "memory": "give it to the rows: open_rows(path, target, memory=...) or MappedRows(X, y, memory=...)",
+    "ranks": "give the rows their processes: open_rows(path, target, processes=join()); resume(..., processes=join())",
+    "seen": "leave it out: rows keep their overview",
+    "record": "run the fit with a store: RunStore.create(run_dir, spec, record=...)",
+}
+
+
+def fit(
+    X: Any,
+    y: Any = None,
+    kernel: Kernel | None = None,
+    *,
+    method: str = "sgpr-hmc",
+    likelihood: str | Likelihood | None = None,
+    noise: Any = None,
+    mean: Any = 0.0,
+    priors: str = DEFAULT,
+    Z: Any = None,
+    run_dir: str | Path | None = None,
+    strict: bool = False,
+    progress: bool | Progress = False,
+    **settings: Any,
+) -> Posterior:
+    """Fit a GP to X (N, D) and y (N,), in their own units, and return the posterior.
+
+    Parameters
+    ----------
+    X, y
+        Arrays or a data frame; or, without y, rows of another source: `ArrayRows(X, y, columns=...)`,
+        `open_rows("big.parquet", target="y")` or `MappedRows(X, y)`.
+    kernel, noise, mean, priors
+        See `Model`; the default kernel is RBF with one lengthscale per column. Priors are of standardised data.
+    method
+        One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
+    likelihood
+        Of y given f: `gaussian`, which is the default, `student-t`, `bernoulli` (y is 0 or 1), `poisson` (counts), or
+        an object such as `integrand.likelihoods.StudentT(df=7)`. All but the first need a method that does not
+        collapse u, such as `joint-hmc` or `svgp`.
+    Z
+        Inducing inputs to start from, in the units of X; by default the best of several candidates.
+    run_dir
+        A new directory that keeps the state of the fit, so that `resume` can go on after a crash.
+    strict
+        Raise NotConvergedError if the verdict is bad; otherwise a bad verdict is a ConvergenceWarning.
+    progress
+        True for bars in a terminal or notebook, and a line every ten seconds in a log file; or an object with the
+        methods of `integrand.progress.Progress`.
+    settings
+        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, jitter, ...
+    """
+    settings, old = split_old_arguments(settings)
+    rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y)
+    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood))
+    spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
+    with RunStore.create(run_dir, spec, old.get("record")) as store:
+        posterior = run(spec, store, progress)
+    return enforce_verdict(posterior, strict)
+
+
+def resume(
+    run_dir: str | Path,
+    rows: RowSource | None = None,
+    *,
+    strict: bool = False,
+    progress: bool | Progress = False,
+    processes: Processes = SingleProcess(),
+    **changes: Any,
+) -> Posterior:
+    """Go on with a fit from its run directory.
+
+    Parameters
+    ----------
+    run_dir
+        The directory. With several processes only rank 0 needs to see it.
+    rows
+        For a run that was begun with arrays of several processes, or whose files have moved: the same rows again.
+    strict, progress
+        As in `fit`.
+    processes
+        From `join`. Rows on disk are divided again, so their number may be another one than before.
+    changes
+        Settings such as max_minutes or target_ess.
+    """
+    changes, old = split_old_arguments(changes)
+    processes = old.get("ranks") or processes
+    if rows is not None and "ranks" in old:
+        rows = rows.among(processes, shared=False)
+    processes = processes if rows is None else rows.processes
+    with RunStore.open(run_dir, processes) as store:
+        spec = FitSpec.load(store, rows, processes, changes)
+        posterior = run(spec, store, progress)
+    return enforce_verdict(posterior, strict)
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSpec:
+    """Everything that determines a fit."""
+
+    method: str
+    model: Model
+    scaler: Standardiser
+    settings: Settings
+    rows: RowSource
+    subsample: np.ndarray | None  # some of the rows, target last, in their own units
+    Z: np.ndarray | None  # inducing inputs to start from, standardised
+
+    @classmethod
+    def of(
+        cls, method: str, model: Model, rows: RowSource, settings: Settings, Z: Any = None, resumable: bool = False
+    ) -> "FitSpec":
+        """Check the request, read the rows once, and standardise them. Z is in the units of X."""
+        chosen = method_named(method)
+        chosen.check(settings, model.likelihood, rows, resumable)
+        overview = rows.overview(settings.subsample_rows, settings.seed)
+        scaler = overview.standardiser(model.likelihood)
+        chosen.check_model(model, overview)
+        Z = None if Z is None else scaler.transform_X(np.asarray(Z, float))
+        return cls(method, model, scaler, settings, rows, overview.subsample, Z)
+
+    @property
+    def processes(self) -> Processes:
+        """Those that fit together."""
+        return self.rows.processes
+
+    @property
+    def n_inducing(self) -> int:
+        """M that was asked for."""
+        return self.settings.n_inducing if self.Z is None else len(self.Z)
+
+    def problem(self) -> Problem:
+        """Standardised rows where the method wants them, and a subsample where it needs one."""
+        rows, settings, scaler = self.rows, self.settings, self.scaler
+        data, subsample = rows.dataset(scaler, self.n_inducing), None
+        searches = METHODS[self.method].collapsed and settings.uses_subsample(rows.n_rows)
+        if self.subsample is not None and (searches or not data.local):
+            X, y = scaler.transform_X(self.subsample[:, :-1]), scaler.transform_y(self.subsample[:, -1])
+            subsample = Dataset.of(X, y, block_rows_for(self.n_inducing)).representing(rows.n_rows)
+        return Problem(self.model, data, scaler, settings, self.method, Z=self.Z, subsample=subsample)
+
+    def header(self) -> dict[str, Any]:
+        """All but the arrays, as JSON."""
+        header = {"method": self.method, "model": describe_model(self.model), "settings": self.settings.as_json()}
+        rows = self.rows.describe()
+        return header | ({"rows": rows, "memory": self.rows.memory, "total": self.rows.n_rows} if rows else {})
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that a run directory keeps."""
+        arrays = self.rows.arrays() | dataclasses.asdict(self.scaler)
+        if self.subsample is not None and not self.rows.in_memory:  # drawing it again would take a pass
+            arrays["sample"] = self.subsample
+        return arrays if self.Z is None else arrays | {"Z": self.Z}
+
+    @classmethod
+    def load(
+        cls, store: RunStore, rows: RowSource | None, processes: Processes, changes: Mapping[str, Any]
+    ) -> "FitSpec":
+        """The spec in a run directory, with some settings changed. Rows are found where they were, or given."""
+        arrays = processes.on_leader(store.arrays) or {}
+        header, scaler, n_inducing = processes.all_gather(processes.on_leader(lambda: _shared_part(store, arrays)))[0]
+        if "rows" not in header and processes.size > 1:
+            raise InputError("this run keeps its rows in its directory: resume it with one process")
+        model = restore_model(header["model"])
+        settings = Settings.restored(header["settings"]).but(**changes)
+        if not processes.is_leader:  # Z is the leader's alone
+            settings = settings.but(n_inducing=n_inducing)
+        if "rows" not in header:
+            rows = ArrayRows(arrays["X"], arrays["y"], model.columns)
+        elif rows is None:
+            rows = open_source(header["rows"], header["memory"], processes)
+        if rows.n_rows != header.get("total", rows.n_rows):
+            raise InputError(
+                f"the run was begun with {header['total']} rows, here are {rows.n_rows}: give the rows of every "
+                "process again, as rows="
+            )
+        METHODS[header["method"]].check(settings, model.likelihood, rows, resumable=True)
+        subsample = arrays.get("sample")
+        if rows.in_memory:
+            subsample = rows.overview(settings.subsample_rows, settings.seed).subsample
+        return cls(header["method"], model, Standardiser(**scaler), settings, rows, subsample, arrays.get("Z"))
+
+
+def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """What every process needs of a run directory: header, scaler and M, as JSON."""
+    header = store.header
+    try:
+        if "jitter" in header:  # earlier versions have it beside the settings
+            header["settings"] = header["settings"] | {"jitter": header["jitter"]}
+        described = (
+            restore_model(header["model"]),
+            method_named(header["method"]),
+            Settings.restored(header["settings"]),
+        )
+        scaler = {field.name: np.asarray(arrays[field.name]).tolist() for field in dataclasses.fields(Standardiser)}
+        return [header, scaler, len(arrays["Z"]) if "Z" in arrays else described[2].n_inducing]
+    except (KeyError, TypeError) as error:
+        path = getattr(store.directory, "path", "the directory")
+        raise RunDirectoryError(f"{path} does not describe a fit that this version knows: {error}") from error
+
+
+def run(spec: FitSpec, store: RunStore, progress: bool | Progress) -> Posterior:
+    """Run the method. With several processes, rank 0 runs it and the others follow its evaluations."""
+    clear_unused_programs()
+    processes, method = spec.processes, METHODS[spec.method]
+    with shown(progress if processes.is_leader else False) as listener:
+        problem = spec.problem()
+        shared = shared_work(problem, spec.n_inducing)
+        return processes.lead(lambda: method.run(problem, FitContext(problem, store, listener)), shared)
+
+
+def shared_work(problem: Problem, n_inducing: int) -> SharedWork[Posterior]:
+    """The programs that sum over rows, and how a posterior gets to the other processes."""
+    target = CollapsedTarget(problem.model, problem.data, problem.jitter)
+    programs = {"evaluate": target.evaluate, "inducing_posterior": target.inducing_posterior}
+    sizes = problem.model.n_theta, n_inducing, problem.model.n_columns
+    return SharedWork(
+        programs, *sizes, to_bytes=model_bytes, from_bytes=lambda content: model_from_bytes(content).posterior
+    )
+
+
+def enforce_verdict(posterior: Posterior, strict: bool) -> Posterior:
+    """The posterior; a bad verdict is a warning, or under `strict` an error."""
+    verdict = posterior.verdict
+    if verdict is not None and not verdict.ok:
+        if strict:
+            verdict.raise_if_bad()
+        warnings.warn(str(verdict), ConvergenceWarning, stacklevel=callers_level())
+    return posterior
+
+
+def as_likelihood(value: str | Likelihood | None) -> Likelihood:
+    """A likelihood by name, or as it is; None is Gaussian."""
+    if isinstance(value, Likelihood):
+        return value
+    if value is None:
+        return Gaussian()
+    if isinstance(value, Prior):
+        raise InputError(f"{value} is a prior: take the likelihood from integrand.likelihoods, or a name")
+    return likelihood_named(value)
+
+
+def split_old_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings, and the arguments of an earlier version, each with a DeprecationWarning. None is not given."""
+    old = {name: value for name, value in arguments.items() if name in _INSTEAD}
+    for name in old:
+        warnings.warn(f"{name}= is deprecated: {_INSTEAD[name]}", DeprecationWarning, stacklevel=callers_level())
+    settings = {name: value for name, value in arguments.items() if name not in old}
+    return settings, {name: value for name, value in old.items() if value is not None}
+
+
+def rows_of_old_arguments(X: Any, y: Any, old: Mapping[str, Any]) -> RowSource:
+    """The rows that `fit` was given by `columns`, `scaler`, `memory`, `ranks` and `seen`."""
+    columns, scaler, processes = (old.get(name) for name in ("columns", "scaler", "ranks"))
+    if isinstance(X, RowSource):
+        rows = as_rows(X, y)
+        rows = rows if processes is None else rows.among(processes, shared="seen" not in old)
+    elif processes is None:
+        return ArrayRows(X, y, columns, scaler)
+    else:
+        X, y = processes.on_all(lambda: checked_rows(X, y))
+        rows = MappedRows(X, y, columns, processes=processes, shared=False)
+    return rows.but(columns, old.get("memory"), scaler)

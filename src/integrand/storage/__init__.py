@@ -1,0 +1,1 @@
+"""Model files, run directories, and what they say about models."""

@@ -1,0 +1,40 @@
+"""The splits of `compare` and `demo`: every row is tested once, and the seed decides."""
+
+import numpy as np
+import pytest
+
+from integrand.cli.compare import k_folds, random_split
+from integrand.errors import InputError
+
+
+@pytest.mark.parametrize(("n_rows", "fraction", "n_test"), [(10, 0.2, 2), (3, 0.01, 1), (3, 0.99, 2), (2, 0.5, 1)])
+def test_random_split_covers_each_row_once(n_rows, fraction, n_test):
+    train, test = random_split(n_rows, fraction, seed=4)
+    assert sorted([*train, *test]) == list(range(n_rows))
+    assert len(test) == n_test
+
+
+def test_seeds_decide():
+    np.testing.assert_array_equal(random_split(100, 0.3, 1).test, random_split(100, 0.3, 1).test)
+    assert random_split(100, 0.3, 1).test.tolist() != random_split(100, 0.3, 2).test.tolist()
+    assert k_folds(100, 5, 1)[0].test.tolist() != k_folds(100, 5, 2)[0].test.tolist()
+
+
+@pytest.mark.parametrize(("n_rows", "folds"), [(10, 2), (11, 3), (5, 5)])
+def test_folds_test_each_row_once(n_rows, folds):
+    splits = k_folds(n_rows, folds, seed=0)
+    assert len(splits) == folds
+    assert sorted(np.concatenate([split.test for split in splits])) == list(range(n_rows))
+    for train, test in splits:
+        assert sorted([*train, *test]) == list(range(n_rows))
+    sizes = [len(split.test) for split in splits]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("folds", "seed", "message"),
+    [(1, 0, "folds must be at least 2"), (4, 0, "use fewer folds"), (2, -1, "seed must be at least 0")],
+)
+def test_errors_name_the_cause(folds, seed, message):
+    with pytest.raises(InputError, match=message):
+        k_folds(3, folds, seed)
