@@ -1,4 +1,4 @@
-"""Draw the README's picture: the hyperposterior of the first tutorial's data beside the ML-II point.
+"""Draw the README's picture: the hyperposterior of its example beside the ML-II point.
 
 python docs/images/make_hyperposterior.py
 """

@@ -1,0 +1,31 @@
+"""A kernel to copy: Cauchy, whose correlations fall like a power of the distance.
+
+A stationary kernel says how its covariance depends on e = -r²/2, where r is the distance in units of the lengthscales.
+`StationaryKernel` brings the fields `lengthscale` and `scale`, active columns, names and gradients. Another kernel
+derives from `LeafKernel` and writes `__call__`, `gram` and `diagonal`, as `Linear` in `integrand/kernels/linear.py`.
+
+The decorator is all that it takes to save, load, resume and name the kernel:
+
+    fit(X, y, Cauchy() + Linear())
+    integrand fit table.csv --target y --out model.integrand --import mykernels --kernel "cauchy + linear"
+
+Import this module before you load a file that uses the kernel. `tests/contracts/test_kernels.py` runs the contract of
+all registered kernels.
+"""
+
+from typing import Any
+
+from integrand import LogNormal, register_kernel
+from integrand.kernels import StationaryKernel, hyperparameter
+
+
+@register_kernel
+class Cauchy(StationaryKernel):
+    """scale² / (1 + r²/2)^power."""
+
+    # Its prior if the user gives none. The unit of a number without one is "1", which is the default.
+    power: Any = hyperparameter(default=LogNormal(0.0, 0.5))
+
+    def covariance(self, e):
+        """scale² (1 - e)^(-power), for an array of exponents e = -r²/2."""
+        return self.scale**2 * (1.0 - e) ** -self.power
