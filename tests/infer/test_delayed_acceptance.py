@@ -410,7 +410,7 @@ def lost_target() -> FunctionTarget:
 def test_chains_that_were_led_astray_begin_again_at_the_mode_by_nuts():
     """As at a saddle, where the Hessian says nothing of how wide the density is."""
     result, _ = run(exact=lost_target())
-    assert any("led astray: NUTS on all rows" in note for note in result.notes)
+    assert any("left the posterior: NUTS on all rows" in note for note in result.notes)
     assert np.abs(result.chains.x).max() < 3.0
 
 

@@ -1,4 +1,4 @@
-"""The commands.
+"""The commands of `integrand`, with their flags and exit codes.
 
 Exit codes: 0 ok, 2 the user's mistake (one line), 3 not converged under --strict, 4 another process was lost under
 --distributed, 130 interrupted.

@@ -127,7 +127,7 @@ def convergence(x: Float[np.ndarray, "C n P"]) -> Convergence:
 def e_bfmi(energy: Float[np.ndarray, "C n"]) -> Float[np.ndarray, " C"]:
     """Energy's Bayesian fraction of missing information of each chain: E(ΔE)² / Var E; NaN where none is known.
 
-    Draws without an energy, which jumped, do not count.
+    Draws without an energy (independence proposals have none) do not count.
     """
     return np.array([_e_bfmi(chain) for chain in energy])
 

@@ -188,7 +188,7 @@ class DelayedAcceptance(Sampler):
             return trial._replace(chains=chains, notes=("The fit ended while the third order was tried out.",))
         accepted, ends = float(trial.chains.acceptance.mean()), trial.chains.x[:, -1]
         if accepted < self.min_accepted or astray.any():
-            reason = "led astray" if astray.any() else f"were accepted too seldom ({accepted:.2f})"
+            reason = "left the posterior" if astray.any() else f"were accepted too seldom ({accepted:.2f})"
             begin = np.where(astray[:, None], mode.coordinates.centre, ends)
             careful = plan.but(parallel=1, target_accept=self.fallback_accept)
             run = self.fallback.run(self.exact, begin, coordinates, careful, callback)

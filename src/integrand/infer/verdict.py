@@ -117,7 +117,7 @@ def verdict(
     deep = float(np.mean(chains.depth >= max_depth))
     if deep > 0.05:
         sentence = f"{deep:.0%} of the trajectories reached the depth limit of {max_depth}."
-        findings.append(Finding("depth", False, sentence, "Draws are dear here; a tighter prior may help."))
+        findings.append(Finding("depth", False, sentence, "Each draw is expensive here; a tighter prior may help."))
     if evaluations and rejections > REJECTION_LIMIT * evaluations:
         findings.append(
             Finding(

@@ -1,4 +1,4 @@
-"""Two classes."""
+"""The Bernoulli likelihood of two classes, with a probit or a logit link."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Gaussian noise."""
+"""The Gaussian likelihood: y is f plus normal noise, the only one that the collapsed bound takes."""
 
 from dataclasses import dataclass
 from typing import final

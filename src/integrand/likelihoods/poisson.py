@@ -1,4 +1,4 @@
-"""Counts."""
+"""The Poisson likelihood of counts, with an exponential link."""
 
 from dataclasses import dataclass
 from typing import final

@@ -1,10 +1,10 @@
 """`vi-collapsed` and `gpr-vi`: a Gaussian q(φ) = N(c, C Cᵀ) in the place of draws; independent draws of it predict.
 
-`vi-collapsed` and `gpr-vi`: a Gaussian q(φ) fitted to the density that `sgpr-hmc` (or `gpr-hmc`) draws from.
+q(φ) is fitted to the density that `sgpr-hmc` (or `gpr-hmc`) draws from:
 
     ELBO(q, Z) = E_q(φ)[L(θ, Z) + log p(φ)] + H[q]
 
-with u integrated out (the paper's doubly collapsed bound is the best that any q could reach) and Z climbed together
+with u integrated out (the paper's doubly collapsed bound is the best that any q could reach) and Z maximised together
 with q. Predictions mix over draws of q.
 """
 

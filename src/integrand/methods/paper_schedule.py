@@ -3,9 +3,9 @@
 SGPR takes 2000 Adam steps at rate 0.01 over Z and GPyTorch's coordinates of θ, in which an irrelevant lengthscale grows
 by at most 0.01 a step: stopping there is part of the result. SGPR + HMC:
 
-2000 Adam steps at rate 0.01. The first 100 climb L over (Z, θ); after them a window of NUTS every 50 steps up to step
-1500 and one at the end. The first and the last window have 500 tuning steps and 100 draws, the others 25 and 10; each
-starts from the same point of the prior, and every step of Z climbs the bound averaged over the draws of the last one.
+2000 Adam steps at rate 0.01. The first 100 maximise L over (Z, θ); after them a window of NUTS every 50 steps up to
+step 1500 and one at the end. The first and the last window have 500 warm-up steps and 100 draws, the others 25 and 10.
+Each starts from the same point of the prior, and every step of Z ascends the bound averaged over the latest draws.
 """
 
 from functools import partial

@@ -166,7 +166,7 @@ class GaussianMixture(RowMixture):
         """Smallest q with F(q) ≥ p.
 
         |F(q) - p| ≤ 1e-12 where F is continuous and doubles near q are fine enough to say so;
-        otherwise (a jump, or a spread below the spacing of doubles) q is a double next to where F passes p.
+        otherwise (a step of F, or a spread below the spacing of doubles) q is a double next to where F passes p.
 
         Parameters
         ----------

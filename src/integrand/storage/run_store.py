@@ -19,7 +19,7 @@ from integrand.storage.run_directory import RUN, RunDirectory
 class WarmStart(NamedTuple):
     """The ML-II point, Z at the posterior's mode, the bound at the ML-II point, and the candidate Z started from.
 
-    `mode` is φ at that mode (the ML-II point where a method looks for none): where ML-II ran away, climbing at this Z
+    `mode` is φ at that mode (the ML-II point where a method looks for none): where ML-II ran away, an ascent at this Z
     from elsewhere can end in a worse one.
     """
 

@@ -1,4 +1,4 @@
-"""log p(θ) + log q(y | θ) over φ by Laplace's approximation, from which chains of latent functions get their starts."""
+"""Target: log p(θ) + log q(y | θ) over φ by Laplace's approximation, from which chains of latent functions get their starts."""
 
 import functools
 from typing import Any
