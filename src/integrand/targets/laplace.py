@@ -1,4 +1,4 @@
-"""Target: log p(θ) + log q(y | θ) over φ by Laplace's approximation, from which chains of latent functions get their starts."""
+"""Target: log p(θ) + log q(y | θ) over φ by Laplace's approximation, where chains of latent functions start."""
 
 import functools
 from typing import Any
