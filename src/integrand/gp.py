@@ -8,7 +8,7 @@ from integrand.kernels.base import Kernel
 class GP(NamedTuple):
     """y = f(x) + ε with f ~ GP(mean, kernel) and ε ~ N(0, noise²); the paper's equation (1) has mean 0.
 
-    The bounds take one of these; a stack of them (a leading axis on every number) is a posterior.
+    The bounds take one of these.
     """
 
     kernel: Kernel

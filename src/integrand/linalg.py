@@ -1,7 +1,7 @@
 """Dense linear algebra: the jitter policy, Cholesky factors and triangular inverses.
 
-Jitter is added in two places only: to k(Z, Z) by `Jitter`, always as much, so that the bound stays smooth; and to the
-covariance of a prediction by `covariance_root`, as little as it takes.
+Jitter is added in two places only. `Jitter` adds a fixed amount to k(Z, Z), and to k(X, X) in Laplace's method, so that
+densities stay smooth. `covariance_root` adds as little as it takes to the covariance of a prediction.
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ _PRODUCT_LEAF = 64
 
 
 class Jitter(NamedTuple):
-    """What is added to the diagonal of k(Z, Z), and nowhere else: relative · k(zᵢ, zᵢ) + absolute.
+    """What is added to the diagonal of k(Z, Z), or of k(X, X) in Laplace's method: relative · k(zᵢ, zᵢ) + absolute.
 
     Jitter acts as noise on the inducing variables, so the bound stays a bound but loses a few nats; the same
     policy serves the bound, the step of Z and the predictor. `absolute` is for comparisons with other code.
