@@ -250,8 +250,8 @@ def max_maps() -> int:
 def clear_unused_programs(share: float = 0.5) -> bool:
     """Free compiled programs if they take more than this share of the maps allowed; whether that was done.
 
-    All programs of the process go, those of other code that uses JAX among them: JAX frees them only together. A program
-    that is needed again is compiled again. Results do not change.
+    All programs of the process go, those of other code that uses JAX among them: JAX frees them only together.
+    A program that is needed again is compiled again. Results do not change.
     """
     if maps_in_use() <= share * max_maps():
         return False
