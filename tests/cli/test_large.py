@@ -79,7 +79,8 @@ def model(folder):
 
 def arrays(path):
     posterior = load_model(path).posterior
-    return posterior.chains.x, *posterior.conditional
+    conditional = posterior.conditional
+    return posterior.chains.x, conditional.phis, conditional.inputs, conditional.weights, conditional.factors
 
 
 def assert_same_model(a, b, rtol=1e-6):

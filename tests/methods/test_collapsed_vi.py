@@ -7,7 +7,7 @@ import pytest
 
 import integrand
 import known_posteriors as known
-from integrand import RBF, ConvergenceWarning, Gamma, HalfNormal, NotConvergedError, on_variance
+from integrand import RBF, ArrayRows, ConvergenceWarning, Gamma, HalfNormal, NotConvergedError, on_variance
 from integrand.data.scaling import Standardiser
 from integrand.progress import Silent
 
@@ -76,8 +76,9 @@ def test_minutes_and_interrupts_end_the_climb_and_it_goes_on(method, data, tmp_p
 def test_gpr_vi_bounds_the_evidence():
     """Below log p(y), and not by much: the posterior is nearly Gaussian in the logarithms."""
     kernel = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))
-    model = {"kernel": kernel, "noise": on_variance(HalfNormal(1.0)), "scaler": Standardiser.identity(1)}
-    posterior = integrand.fit(known.X[:, None], known.Y, method="gpr-vi", seed=1, **model)
+    model = {"kernel": kernel, "noise": on_variance(HalfNormal(1.0))}
+    rows = ArrayRows(known.X[:, None], known.Y, scaler=Standardiser.identity(1))
+    posterior = integrand.fit(rows, method="gpr-vi", seed=1, **model)
     told = re.search(r"is (\S+) ± (\S+) nats", " ".join(posterior.notes))
     assert told is not None
     elbo, error = float(told[1]), float(told[2])

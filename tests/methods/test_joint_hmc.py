@@ -124,7 +124,7 @@ def test_both_sets_of_coordinates_hold_one_density():
     for _ in range(3):
         x = np.concatenate([model.start() + 0.3 * rng.standard_normal(3), rng.standard_normal(11)])
         m, LB = target.moments(x[:3], X, sites)
-        v, log_jacobian = target.values(x[:3], x[3:], X, sites)
+        v, log_jacobian = target.inducing_values(x[:3], x[3:], X, sites)
         np.testing.assert_allclose(LB.T @ (v - m), x[3:], rtol=1e-8, atol=1e-8)
         plain = target.evaluate(np.concatenate([x[:3], v]), X)[0]
         assert target.evaluate(x, X, sites)[0] == pytest.approx(plain + log_jacobian, rel=1e-10)
@@ -300,7 +300,7 @@ def test_resume_after_a_kill(data, tmp_path, monkeypatch):
             short(data, run_dir=run_dir, max_draws=400)
     before = RunStore(RunDirectory.open(run_dir))
     kept = before.draws()
-    before.run.close()
+    before.directory.close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         resumed = integrand.resume(run_dir)

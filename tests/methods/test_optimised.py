@@ -176,7 +176,7 @@ def test_the_papers_coordinates_pull_gradients_back():
         (paper_schedule._phi(model, raw + step * e) - paper_schedule._phi(model, raw - step * e)) @ d_phi / (2 * step)
         for e in np.eye(model.n_theta)
     ]
-    np.testing.assert_allclose(paper_schedule._pulled_back(model, raw, d_phi), slopes, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(paper_schedule._raw_gradient(model, raw, d_phi), slopes, rtol=1e-6, atol=1e-9)
 
 
 def test_the_papers_sgpr_climbs_by_small_steps(data, monkeypatch):

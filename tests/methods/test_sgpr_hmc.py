@@ -289,7 +289,6 @@ def test_a_round_cut_off_does_not_replace_the_draws_before_it(data, monkeypatch,
         ({"max_minutes": -1.0}, "max_minutes"),
         ({"optimiser": "sgd"}, "lbfgs, adam"),
         ({"schedule": "fast"}, "default, paper"),
-        ({"columns": ["a"]}, "1 column names were given for 2"),
     ],
 )
 def test_mistakes_are_input_errors(settings, message, data):

@@ -67,7 +67,8 @@ def test_the_pieces_fit_together(fitted):
     assert fitted.verdict.ok, str(fitted.verdict)
     assert fitted.chains.x.shape == (4, 100, 3)
     assert fitted.verdict.convergence.ess_bulk.min() > 250
-    phis, Z, m, S = fitted.conditional
+    q = fitted.conditional
+    phis, Z, m, S = q.phis, q.inputs, q.weights, q.factors
     assert (phis.shape, Z.shape, m.shape, S.shape) == ((400, 3), (M, 1), (400, M), (400, M, M))
     assert np.ptp(m, axis=0).max() == np.ptp(S, axis=0).max() == 0.0
     assert fitted.counts["gradients"] == 4 * 5000

@@ -105,7 +105,7 @@ def test_says_what_was_fitted_and_how_to_cite(page, sampled):
         "RBF(",
         "PooledInverseGamma(2, 2, ",
         "sgpr-hmc",
-        "60",
+        "draws kept for predicting",
         "ML-II",
         "R-hat",
         "Optimize or Integrate?",

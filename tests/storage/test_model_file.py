@@ -165,12 +165,12 @@ def test_packed_triangles():
 def test_further_thinning_is_even_and_recorded(fitted, tmp_path):
     before, path = fitted("sgpr-hmc"), tmp_path / "model"
     J, M = before.conditional.weights.shape
-    assert (J, M) == (50, 6)
+    assert (J, M) == (50, 8)
     for max_bytes, kept in (
         (10**9, J),
         (4 * M * (M + 1) * J, J),
         (4 * M * (M + 1) * J - 1, J - 1),
-        (4 * 42 * 7, 7),
+        (4 * M * (M + 1) * 7, 7),
         (0, 1),
     ):
         save_model(before, path, max_bytes=max_bytes)
