@@ -36,7 +36,7 @@ ONLY = {
     "bounds": {"data": ("data.dataset",), "priors": (), "model": (), "inducing": (), "kernels": ()},
     "infer": {name: () for name in (*LEVELS[1], *LEVELS[2])},
     "targets": {"infer": ("infer.base",)},
-    "posterior": {"infer": ("infer.base", "infer.convergence", "infer.verdict"), "targets": ()},
+    "posterior": {"infer": ("infer.base", "infer.convergence", "infer.importance", "infer.verdict"), "targets": ()},
     "storage": {"infer": ("infer.base", "infer.coordinates", "infer.convergence", "infer.verdict")},
 } | {
     name: {

@@ -7,7 +7,7 @@ import sys
 
 from source import MODULES, ROOT
 
-MAX_FILES = 118
+MAX_FILES = 121
 MAX_PARAMETERS, MAX_LONG_SIGNATURES = 8, 6
 MAX_FILES_OF_A_FIT = 40
 
