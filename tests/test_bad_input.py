@@ -271,6 +271,72 @@ def test_refusal_of_sparse_matrices():
         cheap().fit(scipy.sparse.csr_matrix(X), NOISY)
 
 
+AS_COLUMNS = pandas_with_gaps()[0].reset_index(drop=True)
+SERIES = "is a Series, not a table: give df"
+
+
+@pytest.mark.parametrize("series", [AS_COLUMNS["a"], AS_COLUMNS.iloc[0]], ids=["column", "row"])
+def test_a_series_is_not_a_table(series, fitted):
+    for ask in (
+        lambda: cheap().fit(series, NOISY),
+        lambda: ig.fit(series, NOISY, method="map"),
+        lambda: fitted.predict(series),
+        lambda: fitted.posterior_.predict(series, include_noise=True),
+    ):
+        with pytest.raises(ig.InputError, match=SERIES):
+            ask()
+    with pytest.raises(ig.InputError, match=r"df\[\['a'\]\] for one column"):
+        cheap().fit(AS_COLUMNS["a"], NOISY)
+
+
+@pytest.mark.parametrize("field", ["noise", "mean"])
+def test_one_number_for_all_rows(field):
+    with pytest.raises(ig.InputError, match=f"{field} is one number or one prior for all rows, not {N} numbers"):
+        ig.fit(X, NOISY, method="map", **{field: np.full(N, 0.1)})
+
+
+@pytest.mark.parametrize("active", [1.5, [None], [True, False], {"a"}, "ab"])
+def test_columns_of_a_kernel(active):
+    with pytest.raises(ig.InputError, match="active"):
+        ig.fit(X, NOISY, ig.RBF(active=active), method="map")
+
+
+class PressCtrlC:
+    """Progress during which Ctrl-C comes with the final draws."""
+
+    def __init__(self):
+        self.current = ""
+
+    def phase(self, name):
+        self.current = name
+
+    def update(self, done, total, text=""):
+        if self.current == "final draws" and "warm-up" not in text:
+            raise KeyboardInterrupt
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("keep", "advice"), [(False, "Fit again; with a run directory"), (True, "Resume the run")])
+def test_only_a_fit_with_a_run_directory_can_be_resumed(keep, advice, tmp_path):
+    settings = {"n_inducing": M, "chains": 2, "max_draws": 30, "target_ess": 1e9, "warm_steps": 30, "max_rounds": 1}
+    run_dir = tmp_path / "run" if keep else None
+    with pytest.warns(ig.ConvergenceWarning, match=advice):
+        posterior = ig.fit(X, NOISY, progress=PressCtrlC(), run_dir=run_dir, **settings)
+    assert "interrupted" in posterior.verdict.codes
+    with pytest.warns(ig.ConvergenceWarning) as caught:
+        ig.fit(X, NOISY, run_dir=tmp_path / "other" if keep else None, **settings)
+    assert ("resuming" in str(caught[0].message)) == keep
+
+
+def test_quantiles_are_probabilities(fitted):
+    with pytest.raises(ig.InputError, match=r"quantiles must be .* between 0 and 1: write 0\.05 for 5 %"):
+        fitted.predict(X, quantiles=[5, 95])
+    with pytest.raises(ig.InputError, match="quantiles"):
+        fitted.predict(X, quantiles=["a"])
+
+
 def test_a_column_as_target_is_taken_with_a_word():
     from sklearn.exceptions import DataConversionWarning
 

@@ -78,7 +78,7 @@ def test_likelihood_agrees_with_quadrature(laplace, y, variance):
 @pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")
 def test_likelihood_fits(laplace, rows, tmp_path):
     X, y = rows
-    posterior = integrand.fit(X, y, likelihood=laplace, method="svgp", n_inducing=8, steps=200)
+    posterior = integrand.fit(X, y, likelihood=laplace, method="svgp", n_inducing=8, steps=1000)
     assert np.sqrt(np.mean((posterior.predict(X, include_noise=False).mean - np.sin(2 * X[:, 0])) ** 2)) < 0.3
     integrand.save_model(posterior, tmp_path / "model")
     assert integrand.load_model(tmp_path / "model").posterior.model.likelihood == laplace

@@ -59,6 +59,11 @@ def callers_level() -> int:
     return last + 1
 
 
+def counted(n: int, noun: str) -> str:
+    """A number and its noun for a sentence: `1 draw`, `2 draws`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def need(package: str, extra: str, user: str) -> None:
     """Raise `MissingPackageError` if a package is not installed; it is not imported.
 

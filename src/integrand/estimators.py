@@ -14,11 +14,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
+from integrand.data.checks import refuse_series
 from integrand.data.sources import ArrayRows
 from integrand.errors import InputError
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
 from integrand.methods.fit import fit
+from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
 from integrand.priors import DEFAULT
 from integrand.storage.model_file import SavedModel, load_model, model_bytes, model_from_bytes, save_model
@@ -146,6 +148,7 @@ class SparseGP(BaseEstimator):
 
     def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
         """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
+        refuse_series(X, "X")
         _refuse_columns(X)
         try:
             # One layout, so that sums are rounded alike whatever the data came in.
@@ -213,8 +216,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     chains, target_ess, max_draws, max_minutes, target_accept
         The sampler draws until each hyperparameter has `target_ess` effective draws, each chain has `max_draws`, or
         `max_minutes` have passed.
-    steps : int
-        Steps of the optimiser, for methods that only optimise.
+    steps : int, optional
+        Steps of the optimiser, for methods that only optimise; by default 1 000 of L-BFGS or 5 000 of Adam on batches.
     settings : mapping, optional
         More fields of `integrand.methods.problem.Settings` by name, such as `restarts` or `predictive_draws`.
     strict : bool
@@ -255,7 +258,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         max_draws: int = 5_000,
         max_minutes: float | None = None,
         target_accept: float = 0.7,
-        steps: int = 1_000,
+        steps: int | None = None,
         settings: Mapping[str, Any] | None = None,
         strict: bool = False,
         progress: bool = False,
@@ -308,12 +311,13 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         `mean`, or a tuple `(mean, std)`, `(mean, quantiles)` or `(mean, std, quantiles)`: whatever was asked for, in
         this order. `mean` and `std` have shape (n_rows,), `quantiles` has shape (n_rows, len(quantiles)).
         """
+        levels = np.atleast_1d(checked_levels([] if quantiles is None else quantiles, "quantiles"))
         predictive = self.predict_distribution(X, include_noise)
         results = [predictive.mean]
         if return_std:
             results.append(predictive.sd)
         if quantiles is not None:
-            results.append(predictive.quantile(np.atleast_1d(np.asarray(quantiles, float))).T)
+            results.append(predictive.quantile(levels).T)
         return results[0] if len(results) == 1 else tuple(results)
 
     def sample_y(
@@ -391,7 +395,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         max_draws: int = 5_000,
         max_minutes: float | None = None,
         target_accept: float = 0.7,
-        steps: int = 1_000,
+        steps: int | None = None,
         settings: Mapping[str, Any] | None = None,
         strict: bool = False,
         progress: bool = False,

@@ -240,6 +240,10 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
         return
     if not isinstance(value, (int, float, tuple)):
         raise InputError(f"{field_info.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
+    if np.shape(value) and field_info.field in ("noise", "mean"):
+        raise InputError(
+            f"{field_info.field} is one number or one prior for all rows, not {len(value)} numbers"  # pyright: ignore[reportArgumentType]
+        )
     numbers = np.asarray(value, float)
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
         raise InputError(f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}")

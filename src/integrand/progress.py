@@ -236,6 +236,12 @@ class Clock:
         self._phase, self._since = phase, now
 
     @property
+    def so_far(self) -> dict[str, float]:
+        """Seconds by phase, those of the phase that has not ended included."""
+        running = {self._phase: self.seconds.get(self._phase, 0.0) + time.monotonic() - self._since}
+        return self.seconds | (running if self._phase else {})
+
+    @property
     def elapsed(self) -> float:
         """Seconds since the clock was made."""
         return time.monotonic() - self.began

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from integrand.cli.compare import k_folds, random_split
+from integrand.cli.compare import answer_of, k_folds, random_split
 from integrand.errors import InputError
 
 
@@ -38,3 +38,24 @@ def test_folds_test_each_row_once(n_rows, folds):
 def test_errors_name_the_cause(folds, seed, message):
     with pytest.raises(InputError, match=message):
         k_folds(3, folds, seed)
+
+
+def scored(**means):
+    """Scores of 100 rows with these means of -log density; differences between methods are certain."""
+    noise = np.random.default_rng(0).standard_normal(100)
+    return {name.replace("_", "-"): {"nlpd": mean + noise, "se": noise**2} for name, mean in means.items()}
+
+
+@pytest.mark.parametrize(
+    ("means", "sentence"),
+    [
+        ({"ml2": 1.0, "map": 0.5, "sgpr_hmc": 0.9}, "Optimise: map predicts better than sgpr-hmc by 0.400 nats"),
+        ({"ml2": 1.0, "map": 0.9, "sgpr_hmc": 0.5}, "Integrate: sgpr-hmc predicts better than map by 0.400 nats"),
+        ({"sgpr_hmc": 1.0, "ml2": 0.9, "map": 1.2}, "Optimise: ml2 predicts better than sgpr-hmc by 0.100 nats"),
+        ({"ml2": 1.0, "map": 0.9}, "Best: map predicts better than ml2 by 0.100 nats"),
+        ({"ml2": 1.0, "map": 1.0}, "No clear difference: "),
+    ],
+)
+def test_the_best_method_is_named(means, sentence):
+    scores = scored(**means)
+    assert answer_of(list(scores), scores).startswith(sentence)

@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from integrand import ConvergenceWarning, InputError, SparseGPClassifier, SparseGPRegressor
 
-CHEAP = SparseGPClassifier(method="svgp", n_inducing=10, steps=150)
+CHEAP = SparseGPClassifier(method="svgp", n_inducing=10, steps=750)
 DRAWN = {"n_inducing": 10, "chains": 2, "max_draws": 100, "target_ess": 50.0, "random_state": 0}
 
 

@@ -8,7 +8,7 @@ from integrand.infer.base import Chains, Plan, keep_going
 from integrand.infer.convergence import r_hat
 from integrand.infer.coordinates import Coordinates
 from integrand.infer.nuts import NUTS
-from integrand.infer.verdict import verdict
+from integrand.infer.verdict import optimised, verdict
 from known_posteriors import FunctionTarget
 
 NAMES = ("lengthscale[age]", "scale", "noise")
@@ -161,6 +161,11 @@ def test_no_draws_at_all():
     found = judge(chains_of(np.zeros((4, 0, 3))), ended="interrupted")
     assert not found.ok
     assert "0 draws" in str(found)
+
+
+def test_one_is_singular():
+    assert str(optimised([], ["noise"], 0, 1)) == "Optimised: the optimiser took 1 step."
+    assert "Each chain has only 1 draw." in str(judge(chains_of(independent(n=1))))
 
 
 def test_target_ess_is_the_callers():

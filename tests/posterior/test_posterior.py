@@ -66,6 +66,12 @@ def test_original_units(posterior, data):
     np.testing.assert_allclose(original["mean"], theta["mean"] * y.std() + y.mean(), rtol=1e-10)
 
 
+def test_original_units_of_some(posterior, data):
+    assert posterior.in_original_units({"noise": 0.2}) == {"noise": pytest.approx(0.2 * data[1].std())}
+    with pytest.raises(InputError, match="no inferred hyperparameter 'nois': choose from lengthscale, scale, noise"):
+        posterior.in_original_units({"nois": 0.2})
+
+
 def test_a_gp_with_the_original_units_predicts_the_same_without_scaling(posterior, data):
     X, y = data
     phi = posterior.optimum[None]

@@ -205,6 +205,9 @@ def evaluate(
     target: Annotated[
         str | None, typer.Option("--target", help="column to compare with; default: that of the fit")
     ] = None,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="also the density of all rows together, as in the paper (slow)")
+    ] = False,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
@@ -212,7 +215,7 @@ def evaluate(
     from integrand.cli.commands import evaluate_table
 
     import_modules(modules)
-    facts = evaluate_table(model, data, target)
+    facts = evaluate_table(model, data, target, joint)
     emit(as_json, facts, "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items()))
 
 

@@ -16,13 +16,12 @@ from integrand.data.tables import PARQUET, block_writer, read_table, table_block
 from integrand.errors import InputError
 from integrand.files import check_output
 from integrand.kernels import parse_kernel
-from integrand.likelihoods import Gaussian
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
 from integrand.methods.table import method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
+from integrand.posterior.mixture import checked_levels
 from integrand.posterior.posterior import Posterior
-from integrand.posterior.predictive import MAX_JOINT_ROWS
 from integrand.storage.model_file import SavedModel, load_model, save_model
 from integrand.storage.run_store import RunStore
 
@@ -75,6 +74,7 @@ def resume_run(
     with RunStore.open(run_dir, processes) as store:
         record = processes.on_leader(lambda: _record(run_dir, store)) or {}
     wanted = {name: value for name, value in changes.items() if value is not None}
+    record |= {"settings": record.get("settings", {}) | wanted}
     return resume(run_dir, progress=progress, processes=processes, **wanted), record
 
 
@@ -167,9 +167,7 @@ def _levels(text: str) -> list[float]:
         levels = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise InputError(f"--quantiles {text!r}: give numbers such as 0.05,0.5,0.95") from None
-    if any(not 0.0 < p < 1.0 for p in levels):
-        raise InputError(f"--quantiles {text!r}: each must lie between 0 and 1")
-    return levels
+    return checked_levels(levels, "--quantiles").tolist()
 
 
 def _with_target(saved: SavedModel, data: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -180,8 +178,8 @@ def _with_target(saved: SavedModel, data: Path, target: str | None) -> tuple[np.
     return table.columns(saved.feature_names), table.columns([name])[:, 0]
 
 
-def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, float]:
-    """Metrics of a model on a table with the target."""
+def evaluate_table(model: Path, data: Path, target: str | None, joint: bool) -> dict[str, float]:
+    """Metrics of a model on a table with the target; `joint` adds the density of all rows together."""
     saved = load_model(model)
     X, y = _with_target(saved, data, target)
     total: dict[str, float] = {}
@@ -192,11 +190,9 @@ def evaluate_table(model: Path, data: Path, target: str | None) -> dict[str, flo
         for name, value in scores.items():
             total[name] = total.get(name, 0.0) + float(value) * len(y[block]) / len(y)
     total["rmse"] = float(np.sqrt(total["rmse"]))
-    if len(y) <= MAX_JOINT_ROWS and isinstance(saved.posterior.model.likelihood, Gaussian):
-        joint = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
-        total["joint_nlpd"] = float(joint_nlpd(joint, len(y)))
-    else:
-        total["joint_nlpd"] = float("nan")  # too many rows for one covariance, or no closed form
+    if joint:
+        densities = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
+        total["joint_nlpd"] = float(joint_nlpd(densities, len(y)))
     return total
 
 

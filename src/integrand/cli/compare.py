@@ -64,7 +64,7 @@ def compare_table(
     rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
     for m in names:
         rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
-    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": _answer(names, rows)}
+    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer_of(names, scores)}
     return facts, _text(names, rows, facts["answer"])
 
 
@@ -80,22 +80,24 @@ def paired_summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray
     }
 
 
-def _answer(names: list[str], rows: dict[str, dict[str, Any]]) -> str:
-    """The answer for the best of the methods that integrate (of all others, if none does)."""
-    candidates = [m for m in names[1:] if METHODS[m].draws] or names[1:]
-    best = min(candidates, key=lambda m: rows[m]["difference"])
-    return answer(names[0], best, rows[best]["difference"], rows[best]["difference_se"])
+def answer_of(names: list[str], scores: dict[str, dict[str, np.ndarray]]) -> str:
+    """A sentence on the best of all methods, and the best of the other kind (of the others, if there is one kind)."""
+    order = sorted(names, key=lambda m: float(scores[m]["nlpd"].mean()))
+    best = order[0]
+    second = next((m for m in order[1:] if METHODS[m].draws != METHODS[best].draws), order[1])
+    summary = paired_summary(scores[best], scores[second])
+    return answer(second, best, summary["difference"], summary["difference_se"])
 
 
 def answer(reference: str, method: str, difference: float, error: float) -> str:
     """One sentence; a difference of mean -log density counts when it is larger than two standard errors."""
     amount = f"{abs(difference):.3f} nats a row out of sample (standard error {error:.3f})"
-    if difference < -2.0 * error:
-        return f"Integrate: {method} predicts better than {reference} by {amount}."
-    if difference > 2.0 * error:
-        return f"Optimise: {method} predicts worse than {reference} by {amount}."
-    better = method if difference < 0.0 else reference
-    return f"No clear difference: {better} is better by {amount}, less than two standard errors."
+    best, other = (method, reference) if difference < 0.0 else (reference, method)
+    if abs(difference) <= 2.0 * error:
+        return f"No clear difference: {best} is better than {other} by {amount}, less than two standard errors."
+    integrates = [METHODS[m].draws for m in (best, other)]
+    word = "Best" if integrates[0] == integrates[1] else "Integrate" if integrates[0] else "Optimise"
+    return f"{word}: {best} predicts better than {other} by {amount}."
 
 
 def _text(names: list[str], rows: dict[str, dict[str, Any]], sentence: str) -> str:

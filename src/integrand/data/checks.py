@@ -21,14 +21,24 @@ def checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def checked_matrix(X: Any, name: str) -> np.ndarray:
     """A non-empty, finite float64 matrix, or an InputError that names what is wrong."""
+    refuse_series(X, name)
     X = _numbers(X, name)
     if X.ndim != 2:
-        hint = f": use {name}.reshape(-1, 1) for a single column" if X.ndim == 1 else ""
+        hint = f": use {name}.reshape(-1, 1) for one column, {name}.reshape(1, -1) for one row" if X.ndim == 1 else ""
         raise InputError(f"{name} must be two-dimensional (rows, columns), but has shape {X.shape}{hint}")
     if X.shape[0] == 0 or X.shape[1] == 0:
         raise InputError(f"{name} is empty: its shape is {X.shape}")
     _refuse_non_finite(X, name)
     return X
+
+
+def refuse_series(X: Any, name: str) -> None:
+    """A Series of pandas or polars is one row or one column of a table, and not a table."""
+    if type(X).__name__ == "Series" and hasattr(X, "to_frame"):
+        column = X.name if isinstance(X.name, str) else "a"
+        raise InputError(
+            f"{name} is a Series, not a table: give df[[{column!r}]] for one column, or df.iloc[[0]] for one row"
+        )
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Float
 
 from integrand.compilation import compiler_options, one_blas_thread
-from integrand.errors import InputError
+from integrand.errors import InputError, counted
 from integrand.infer.verdict import REJECTION_LIMIT, TOLERANCE_NATS, Finding
 from integrand.precision import float64_scope
 
@@ -87,7 +87,7 @@ class Ascent(NamedTuple):
             stopped = f"Adam ended after {taken} of {len(self.rates)} steps: {self.ended}."
             findings.append(Finding(code, True, stopped, "Resume the run, or fit again, with more time if need be."))
         if self.failures > REJECTION_LIMIT * taken:
-            failed = f"{self.failures} of {taken} steps failed numerically and were taken back."
+            failed = f"{self.failures} of {counted(taken, 'step')} failed numerically and were taken back."
             findings.append(Finding("rejections", True, failed, "Use fewer inducing points or a larger jitter."))
         return tuple(findings)
 
@@ -103,7 +103,7 @@ class Ascent(NamedTuple):
     def notes(self, batches: Batches) -> list[str]:
         """What the notes of a fit say of the ascent."""
         rows = "all rows" if batches.all_rows else f"batches of {batches.size} rows"
-        notes = [f"{len(self.values)} steps of Adam on {rows}."]
+        notes = [f"{counted(len(self.values), 'step')} of Adam on {rows}."]
         if self.failures:
             notes.append(f"{self.failures} of them failed numerically and were taken back.")
         if self.ended:

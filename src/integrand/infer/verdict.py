@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from integrand.errors import NotConvergedError
+from integrand.errors import NotConvergedError, counted
 from integrand.infer.base import Chains, Finding
 from integrand.infer.convergence import R_HAT_LIMIT, Convergence, convergence, e_bfmi
 
@@ -54,11 +54,11 @@ class Verdict:
         lines = [f"- {f.sentence} {f.remedy}".rstrip() for f in self.findings]
         if not self.sampled:
             head = "Optimised" if not lines else "Optimised, with remarks" if self.ok else "Not to be trusted yet"
-            return "\n".join([f"{head}: the optimiser took {self.evaluations} steps.", *lines])
+            return "\n".join([f"{head}: the optimiser took {counted(self.evaluations, 'step')}.", *lines])
         c = self.convergence
         summary = (
             f"R-hat at most {np.max(c.r_hat):.3f}, ESS at least {np.min(c.ess_bulk):.0f} (bulk) and "
-            f"{np.min(c.ess_tail):.0f} (tail), {self.divergences} divergences"
+            f"{np.min(c.ess_tail):.0f} (tail), {counted(self.divergences, 'divergence')}"
         )
         if not self.findings:
             return f"Converged: {summary}."
@@ -87,7 +87,9 @@ def verdict(
     findings: list[Finding] = []
     if chains.n_draws < 4:
         none = Convergence(np.full(len(names), np.inf), np.zeros(len(names)), np.zeros(len(names)))
-        few = Finding("no-draws", True, f"Only {chains.n_draws} draws a chain were made.", "Allow more time or draws.")
+        few = Finding(
+            "no-draws", True, f"Each chain has only {counted(chains.n_draws, 'draw')}.", "Allow more time or draws."
+        )
         return Verdict((few, *_endings(ended)), none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
     numbers = convergence(chains.x)
     findings += _disagreements(chains, numbers, names)
@@ -99,7 +101,7 @@ def verdict(
             Finding(
                 "divergences",
                 divergences > 1 and share > DIVERGENCE_LIMIT,
-                f"{divergences} of {chains.n_trajectories} trajectories diverged.",
+                f"{divergences} of {counted(chains.n_trajectories, 'trajectory').replace('ys', 'ies')} diverged.",
                 "Raise target_accept (0.9 or 0.95), or use priors with lighter tails.",
             )
         )

@@ -156,7 +156,7 @@ def _fit(
         coordinates,
         Z,
         diagonal=diagonal,
-        max_steps=settings.steps,
+        max_steps=settings.lbfgs_steps,
         seed=settings.seed,
         first=first,
         callback=callback,
@@ -183,7 +183,7 @@ class _SaveBest:
         self.step, self.saved_at = 0, context.clock.elapsed
 
     def __call__(self, unknowns: np.ndarray, bound: float) -> str:
-        context, steps = self.context, self.context.settings.steps
+        context, steps = self.context, self.context.settings.lbfgs_steps
         if np.isfinite(bound):
             context.record_bound("optimise", self.step, bound)
         self.step += 1

@@ -175,6 +175,7 @@ class FitSpec:
     def header(self) -> dict[str, Any]:
         """All but the arrays, as JSON."""
         header = {"method": self.method, "model": describe_model(self.model), "settings": self.settings.as_json()}
+        header["own_steps"] = True
         rows = self.rows.describe()
         return header | ({"rows": rows, "memory": self.rows.memory, "total": self.rows.n_rows} if rows else {})
 
@@ -220,6 +221,10 @@ def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]
     try:
         if "jitter" in header:  # earlier versions have it beside the settings
             header["settings"] = header["settings"] | {"jitter": header["jitter"]}
+        if (
+            "own_steps" not in header and METHODS[header["method"]].module == "svgp"
+        ):  # five of Adam for each one of these
+            header["settings"] = header["settings"] | {"steps": 5 * header["settings"]["steps"]}
         described = (
             restore_model(header["model"]),
             method_named(header["method"]),

@@ -4,6 +4,7 @@ A gradient takes N³ time, in closed form. This is what the sparse methods appro
 """
 
 from integrand.compilation import one_blas_thread
+from integrand.errors import counted
 from integrand.infer.coordinates import coordinates_at_mode
 from integrand.methods.problem import FitContext, Problem
 from integrand.methods.sampling import draw_until_converged, one_draw, sampler_for
@@ -37,5 +38,7 @@ def max_factors(problem: Problem, context: FitContext) -> int:
     settings = problem.settings
     limit = max(settings.chains, FACTOR_BYTES // (8 * problem.data.n_rows**2))
     if limit < settings.predictive_draws:
-        context.notes.append(f"{limit} draws predict, not {settings.predictive_draws}: each keeps an N x N factor.")
+        context.notes.append(
+            f"{counted(limit, 'draw')} predict, not {settings.predictive_draws}: each keeps an N x N factor."
+        )
     return limit

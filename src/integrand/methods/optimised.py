@@ -65,10 +65,10 @@ def _maximised(
     settings = problem.settings
     if not problem.use_subsample:
         Z, name = starting_inducing(problem, target, phi, stream=k)
-        return *maximise_theta_and_inducing(target, phi, Z, settings, settings.steps, objective), name
+        return *maximise_theta_and_inducing(target, phi, Z, settings, settings.lbfgs_steps, objective), name
     subsample, alone = subsample_of(problem)
     Z, name = starting_inducing(alone, subsample, phi, stream=k)
-    phi, Z, optimum = maximise_theta_and_inducing(subsample, phi, Z, settings, settings.steps, objective)
+    phi, Z, optimum = maximise_theta_and_inducing(subsample, phi, Z, settings, settings.lbfgs_steps, objective)
     phi, Z, e = maximise_with_all_rows(target, (phi, Z), objective, OPTIMISER_PASSES)
     if not np.isfinite(e.log_likelihood):
         raise NumericalError("the bound of all rows is not finite where that of a subsample is: use a larger jitter")
@@ -85,7 +85,9 @@ def fit_exact(problem: Problem, context: FitContext, with_prior: bool) -> Poster
     def f(phi: np.ndarray):
         return (penalised if with_prior else likelihood)(target.evaluate(phi))
 
-    optima = [maximise_with(f, phi, settings, settings.steps) for phi in starting_points(problem, settings.restarts)]
+    optima = [
+        maximise_with(f, phi, settings, settings.lbfgs_steps) for phi in starting_points(problem, settings.restarts)
+    ]
     optimum = max(optima, key=lambda result: result.value)
     if not np.isfinite(optimum.value):
         raise NumericalError("the marginal likelihood is not finite anywhere: look for extreme values in the data")

@@ -31,6 +31,8 @@ SAMPLERS = ("default", "nuts", *TRACED, "nested", "sghmc")
 
 # A subsample searches where there are this many times as many rows as it has.
 _MIN_FOLD = 2.5
+# Steps of methods that only optimise, where the settings do not say.
+LBFGS_STEPS, ADAM_STEPS = 1_000, 5_000
 # Names that settings had before, in run directories and in calls.
 DEPRECATED_SETTINGS = {"tune": "warmup", "grow": "subsample", "sample_rows": "subsample_rows"}
 
@@ -58,7 +60,8 @@ class Settings:
     max_minutes: float | None = dataclasses.field(default=None, metadata={"above": 0.0, "below": math.inf})
     target_accept: float = _number(0.7, below=1.0)
     optimiser: str = _choice("lbfgs", "adam")  # Adam is the paper's
-    steps: int = _count(1_000)  # of the optimiser, for methods that only optimise
+    # Of the optimiser, for methods that only optimise; None: 1 000 of L-BFGS, 5 000 of Adam on batches.
+    steps: int | None = dataclasses.field(default=None, metadata={"least": 1})
     warm_steps: int = _count(200)  # of the optimiser, before the first draw
     warmup: int = _count(60)  # draws of each chain; half as many where a chain goes on
     round_draws: int = _count(40)  # of each chain in a round
@@ -120,12 +123,22 @@ class Settings:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value, limits = getattr(self, field.name), field.metadata
-            if "least" in limits:
+            if "least" in limits and (value is not None or field.default is not None):
                 _check_count(field.name, value, limits["least"])
             elif "above" in limits and (value is not None or field.default is not None):
                 _check_number(field.name, value, limits["above"], limits["below"])
             elif "choices" in limits and value not in limits["choices"]:
                 raise InputError(f"{field.name} must be one of {', '.join(limits['choices'])}, not {value!r}")
+
+    @property
+    def lbfgs_steps(self) -> int:
+        """Steps of an optimiser that sees all rows at each step."""
+        return LBFGS_STEPS if self.steps is None else self.steps
+
+    @property
+    def adam_steps(self) -> int:
+        """Steps of Adam on batches of rows: they are shorter, so there are more by default."""
+        return ADAM_STEPS if self.steps is None else self.steps
 
     def uses_subsample(self, n_rows: int) -> bool:
         """Whether a fit of this many rows begins on a subsample of them."""
@@ -209,12 +222,22 @@ class Problem:
         return np.asarray((self.data if self.data.local or self.subsample is None else self.subsample).arrays()[0])
 
 
+def _without_resuming(finding: Finding) -> Finding:
+    """The finding for a fit without a run directory, which cannot be resumed."""
+    if finding.code == "interrupted":
+        return finding._replace(remedy="Fit again; with a run directory (run_dir) an interrupted fit can be resumed.")
+    if finding.code == "budget":
+        return finding._replace(remedy="Fit again with a larger budget (max_draws, max_minutes).")
+    return finding
+
+
 class FitContext:
     """The record of one fit: phases and their seconds, notes, findings, the history of the bound, the run store."""
 
     def __init__(self, problem: Problem, store: RunStore, progress: Progress):
         self.problem, self.settings, self.store, self.progress = problem, problem.settings, store, progress
         self.clock = Clock()
+        self._earlier = store.seconds()  # of the processes that began this run
         self.store.refuse_another_kind(self.settings.sampler == "nested")
         self.notes: list[str] = []
         self.findings: list[Finding] = []  # what else the verdict has to say
@@ -227,8 +250,20 @@ class FitContext:
     def phase(self, name: str) -> None:
         """Begin a phase. Those that announce their own steps are not announced here."""
         self.clock.enter(name)
+        self.store.save_seconds(self.seconds)
         if name not in ("rounds", "final", "conditional"):
             self.progress.phase(name)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase, those before the run was resumed included; `clock` has those since."""
+        now, earlier = self.clock.so_far, self._earlier
+        return {name: earlier.get(name, 0.0) + now.get(name, 0.0) for name in {**earlier, **now}}
+
+    def save_draws(self, block: int, chains: Chains) -> None:
+        """Keep the draws of a block that is being drawn, and the time so far."""
+        self.store.save_draws(block, chains)
+        self.store.save_seconds(self.seconds)
 
     @property
     def over_time(self) -> bool:
@@ -330,6 +365,9 @@ class FitContext:
         problem = self.problem
         chains = chains._replace(x=chains.x[:, :, : problem.model.n_theta])
         self.clock.enter("")
+        self.store.save_seconds(self.seconds)
+        if verdict is not None and not self.store.keeps:
+            verdict = dataclasses.replace(verdict, findings=tuple(map(_without_resuming, verdict.findings)))
         return Posterior(
             method=problem.method,
             model=problem.model,
@@ -341,7 +379,7 @@ class FitContext:
             optimum=optimum,
             history=tuple(self.history),
             Z_path=None if Z_path is None else np.array(Z_path),
-            seconds=dict(self.clock.seconds),
+            seconds=self.seconds,
             counts={"gradients": counter.gradients, "failures": counter.failures} | dict(counts or {}),
             notes=tuple(self.notes),
             evidence=self.evidence,

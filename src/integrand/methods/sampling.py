@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from integrand.errors import counted
 from integrand.infer.base import Chains, Sampler, Snapshot, Target
 from integrand.infer.convergence import convergence
 from integrand.infer.coordinates import Coordinates
@@ -139,7 +140,7 @@ def draw_until_converged(
             target.n_theta,
             settings.target_ess,
             warmup,
-            save=lambda chains: store.save_draws(block, chains),
+            save=lambda chains: context.save_draws(block, chains),
             drop=lambda: store.drop_draws(block),
             over_time=lambda: context.over_time,
             progress=context.progress,
@@ -236,6 +237,6 @@ class ConvergenceMonitor:
     def _show(self, s: Snapshot, n: int) -> None:
         divergences = int(s.chains.diverging.sum())
         diverged = f", {divergences} diverged" if divergences else ""
-        text = f"warm-up, {s.done} draws" if s.done < self.warmup else f"{n} draws{diverged}{self.text}"
+        text = f"warm-up, {s.done} draws" if s.done < self.warmup else f"{counted(n, 'draw')}{diverged}{self.text}"
         # The next check may be the last one: that is all the total can say.
         self.progress.update(self.n_before + s.done, self.n_before + self.warmup + self.next_check, text)

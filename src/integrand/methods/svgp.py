@@ -55,8 +55,6 @@ from integrand.posterior.posterior import BoundPoint, Posterior
 from integrand.precision import float64_scope
 from integrand.targets.collapsed import CollapsedTarget
 
-# Adam's steps are short: this many of them for each of `settings.steps`, which count steps of L-BFGS.
-ADAM_STEPS = 5
 # The share of the steps in which q(v) moves alone, if it starts at N(0, I): without it θ and Z fit a q(v) that knows
 # nothing of the data.
 ALONE = 0.1
@@ -121,7 +119,7 @@ def decaying(problem: Problem) -> Float[np.ndarray, "n 2"]:
 
     So the noise dies out.
     """
-    settings, steps = problem.settings, ADAM_STEPS * problem.settings.steps
+    settings, steps = problem.settings, problem.settings.adam_steps
     done = np.arange(steps) / steps
     rates = settings.learning_rate * np.minimum(1.0, 2.0 * (1.0 - done))
     alone = 0.0 if isinstance(problem.model.likelihood, Gaussian) else ALONE

@@ -159,7 +159,7 @@ def _mode_with_subsample(problem: Problem, target: CollapsedTarget, subsample: C
     (phi, Z), medians = point, problem.model.start()
     starts = (phi, np.clip(phi, medians - _MAX_DISTANCE, medians + _MAX_DISTANCE), medians)
     best = max(starts, key=lambda x: subsample.evaluate(x, Z).log_density)
-    phi, Z, _ = maximise_theta_and_inducing(subsample, best, Z, problem.settings, problem.settings.steps, density)
+    phi, Z, _ = maximise_theta_and_inducing(subsample, best, Z, problem.settings, problem.settings.lbfgs_steps, density)
     return maximise_with_all_rows(target, (phi, Z), density, _MODE_PASSES)[:2]
 
 

@@ -333,9 +333,12 @@ def finite_array(value: ArrayLike, name: str) -> Array:
     return array
 
 
-def checked_levels(p: ArrayLike) -> Array:
+def checked_levels(p: ArrayLike, name: str = "p") -> Array:
     """Probabilities of quantiles: a scalar or (P,), strictly between 0 and 1."""
-    p = finite_array(p, "p")
+    p = finite_array(p, name)
     if p.ndim > 1 or not ((p > 0) & (p < 1)).all():
-        raise InputError("p must be a number or a list of numbers strictly between 0 and 1")
+        outside = p[(p <= 0) | (p >= 1)]
+        percent = [value for value in outside if 0 < value < 100]
+        hint = f": write {percent[0] / 100:g} for {percent[0]:g} %" if percent else ""
+        raise InputError(f"{name} must be a number or a list of numbers strictly between 0 and 1{hint}")
     return p

@@ -77,8 +77,16 @@ class Posterior:
         return self.in_original_units(self.theta)
 
     def in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
-        """Hyperparameters of standardised data in the units of the data."""
-        return {p.name: theta[p.name] * self.unit_factor(p) + self.unit_offset(p) for p in self.model.parameters}
+        """Hyperparameters of standardised data, all or some of them, in the units of the data."""
+        by_name = {p.name: p for p in self.model.parameters}
+        for name in theta:
+            if name not in by_name:
+                raise InputError(f"there is no inferred hyperparameter {name!r}: choose from {', '.join(by_name)}")
+        return {
+            name: theta[name] * self.unit_factor(p) + self.unit_offset(p)
+            for name, p in by_name.items()
+            if name in theta
+        }
 
     @cached_property
     def theta_optimum(self) -> dict[str, Float[np.ndarray, "..."]]:

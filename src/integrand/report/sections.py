@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from integrand.data.checks import checked_rows
+from integrand.errors import counted
 from integrand.files import atomic_write
 from integrand.likelihoods import Gaussian
 from integrand.methods.table import METHODS
@@ -104,7 +105,7 @@ def _fitted(s: Subject) -> Section:
     if p.Z_path is not None:
         pairs["Inducing inputs"] = str(len(p.Z))
     if tables.is_sampled(p):
-        pairs["Draws"] = f"{len(p.chains.x)} chains of {p.chains.n_draws}"
+        pairs["Draws"] = f"{counted(len(p.chains.x), 'chain')} of {counted(p.chains.n_draws, 'draw')}"
     pairs["Time"] = f"{number(sum(p.seconds.values()))} s"
     note = "Priors speak of standardised data (zero mean, unit variance); everything else is in the units of the data."
     return "fitted", "What was fitted", definitions(pairs) + paragraph(note, "note")

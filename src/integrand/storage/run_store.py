@@ -136,6 +136,19 @@ class RunStore(contextlib.AbstractContextManager):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a directory, from which the fit could be resumed."""
+        return not isinstance(self.directory, NoDirectory)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase of the fit so far, in all processes that worked on it."""
+        return dict(self.directory.load("seconds")[1]) if self.directory.has("seconds") else {}
+
+    def save_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Keep the seconds by phase."""
+        self.directory.save("seconds", {}, seconds)
+
     def warm_start(self) -> WarmStart | None:
         """The warm start, if it is done."""
         if not self.directory.has("warm_start"):
