@@ -199,7 +199,8 @@ def test_a_resumed_run_says_what_it_was_resumed_with_and_all_its_time(files):
     first = json.loads(ok("fit", "train.csv", "--target", "y", "--out", "m", *few).stdout)
     again = json.loads(ok("resume", "run", "--max-draws", "30", "--quiet", "--json").stdout)
     assert again["seconds"].keys() == first["seconds"].keys()
-    assert all(again["seconds"][phase] > first["seconds"][phase] for phase in first["seconds"])
+    assert all(again["seconds"][phase] >= first["seconds"][phase] for phase in first["seconds"])
+    assert again["seconds"]["final"] > first["seconds"]["final"]
     ok("report", "m", "--out", "r.html")
     page = (files / "r.html").read_text()
     assert re.search(r"<td[^>]*>max_draws</td><td[^>]*>30</td>", page)

@@ -228,7 +228,7 @@ def test_minutes(data):
 
 
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(data, tmp_path):
-    options = {"batch_size": 10, "steps": 200}
+    options = {"batch_size": 10, "steps": 1000}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         whole = fit(data, **options)

@@ -221,9 +221,8 @@ def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]
     try:
         if "jitter" in header:  # earlier versions have it beside the settings
             header["settings"] = header["settings"] | {"jitter": header["jitter"]}
-        if (
-            "own_steps" not in header and METHODS[header["method"]].module == "svgp"
-        ):  # five of Adam for each one of these
+        if "own_steps" not in header and method_named(header["method"]).module == "svgp":
+            # Earlier versions made five steps of Adam for each of these.
             header["settings"] = header["settings"] | {"steps": 5 * header["settings"]["steps"]}
         described = (
             restore_model(header["model"]),
