@@ -139,11 +139,12 @@ def naive_exact(gp, X, y):
     return _log_normal(long(y) - long(gp.mean), covariance(gp.kernel, X, X) + long(gp.noise) ** 2 * eye)
 
 
-def naive_bound(gp, Z, X, y, jitter):
-    """log N(y; mean, Q + σ²I) - tr(K - Q) / 2σ², with N x N matrices."""
+def naive_bound(gp, Z, X, y, jitter, bound="titsias"):
+    """log N(y; mean, Q + σ²I) - tr(K - Q) / 2σ², with N x N matrices; tight: - ½ log |I + diag(K - Q) / σ²|."""
     Q, s = _projected(gp, Z, X, jitter), long(gp.noise) ** 2
-    trace = np.trace(covariance(gp.kernel, X, X)) - np.trace(Q)
-    return _log_normal(long(y) - long(gp.mean), Q + s * np.eye(len(X), dtype=LONG)) - trace / (2 * s)
+    left = np.diag(covariance(gp.kernel, X, X)) - np.diag(Q)
+    penalty = np.sum(left) / s if bound == "titsias" else np.sum(np.log((s + left) / s))
+    return _log_normal(long(y) - long(gp.mean), Q + s * np.eye(len(X), dtype=LONG)) - penalty / 2
 
 
 def naive_upper(gp, Z, X, y, jitter):
@@ -180,11 +181,11 @@ def largest_error(gradient, reference):
     return float(max(np.max(np.abs(long(a) - np.asarray(b, LONG))) for a, b in pairs) / size)
 
 
-def rbf_bound_and_gradient(gp, Z, X, y, jitter):
+def rbf_bound_and_gradient(gp, Z, X, y, jitter, bound="titsias"):
     """Bound of the squared-exponential kernel and its gradient in θ (by name) and Z, in 80 bits.
 
     Differentiates log N(r; 0, S) - tr(K - Q) / 2s with S = Q + sI and α = S⁻¹r in place of the library's b and G:
-    ∂/∂Q = ½(ααᵀ - S⁻¹) + I/2s, and A S⁻¹ = B⁻¹A / s.
+    ∂/∂Q = ½(ααᵀ - S⁻¹) + ½ diag(ω), and A S⁻¹ = B⁻¹A / s. ω = 1/s, and 1/(s + k̃) for the tight bound.
     """
     Z, X, r = long(Z), long(X), long(y) - long(gp.mean)
     ell, scale, s = long(gp.kernel.lengthscale), long(gp.kernel.scale), long(gp.noise) ** 2
@@ -195,19 +196,23 @@ def rbf_bound_and_gradient(gp, Z, X, y, jitter):
     W = A @ A.T
     LB = cholesky(eye + W / s)
     c = solve_lower(LB, A @ r) / s
-    trace = N * scale**2 - np.trace(W)
+    left = scale**2 - np.sum(A**2, axis=0)
+    penalty, d_penalty, omega = np.sum(left) / s, -np.sum(left) / s**2, np.full(N, 1 / s)
+    if bound == "tight":
+        penalty, omega = np.sum(np.log(1 + left / s)), 1 / (s + left)
+        d_penalty = np.sum(omega) - N / s
     log_2pis = np.log(8 * np.arctan(LONG(1)) * s)
-    value = -N * log_2pis / 2 - np.sum(np.log(np.diag(LB))) - (r @ r / s - c @ c + trace / s) / 2
+    value = -N * log_2pis / 2 - np.sum(np.log(np.diag(LB))) - (r @ r / s - c @ c + penalty) / 2
 
     Bi = solve_upper(LB, solve_lower(LB, eye))
     alpha = (r - A.T @ solve_upper(LB, c)) / s
     Aa = A @ alpha
-    shrunk = (eye - Bi) / s
-    dK = solve_upper(L, Aa[:, None] * alpha[None, :] + shrunk @ A)
-    inner = solve_upper(L, Aa[:, None] * Aa[None, :] + shrunk @ W)
+    weighed = A * omega - Bi @ A / s
+    dK = solve_upper(L, Aa[:, None] * alpha[None, :] + weighed)
+    inner = solve_upper(L, Aa[:, None] * Aa[None, :] + weighed @ A.T)
     dKmm = -solve_upper(L, inner.T).T / 2
     dKmm = (dKmm + dKmm.T) / 2
-    ds = (alpha @ alpha - (N - np.sum(Bi * W) / s) / s + trace / s**2) / 2
+    ds = (alpha @ alpha - (N - np.sum(Bi * W) / s) / s - d_penalty) / 2
 
     T, Tzz = dK * K, dKmm * Kzz
     dZ, d_ell = np.zeros_like(Z), np.zeros_like(ell)
@@ -215,7 +220,7 @@ def rbf_bound_and_gradient(gp, Z, X, y, jitter):
         to_rows, to_Z = X[None, :, d] - Z[:, d, None], Z[None, :, d] - Z[:, d, None]
         dZ[:, d] = (np.sum(T * to_rows, axis=1) + 2 * np.sum(Tzz * to_Z, axis=1)) / ell[d] ** 2
         d_ell[d] = (np.sum(T * to_rows**2) + np.sum(Tzz * to_Z**2)) / ell[d] ** 3
-    in_variance = np.sum(T) + np.sum(Tzz) + LONG(jitter.relative) * scale**2 * np.trace(dKmm) - N * scale**2 / (2 * s)
+    in_variance = np.sum(T) + np.sum(Tzz) + scale**2 * (LONG(jitter.relative) * np.trace(dKmm) - np.sum(omega) / 2)
     theta = {
         "lengthscale": d_ell,
         "scale": 2 * in_variance / scale,

@@ -25,6 +25,7 @@ from reference import KERNELS
 
 MODELS = {name: Model(kernel, 3, noise=0.1) for name, kernel in KERNELS.items()} | {
     "open": Model(RBF(), ["age", "größe"]),
+    "tight": Model(RBF(), 2, bound="tight"),
     "scaled": Model(Matern32(ard=False), 2, priors="scaled", mean=Normal(0.0, 2.0)),
     "priors": Model(
         RBF(lengthscale=Gamma(2.0, 0.1), scale=on_variance(InverseGamma(3.0, 1e-300)), active=(1,)).named("ab"),

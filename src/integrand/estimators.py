@@ -20,6 +20,7 @@ from integrand.errors import InputError
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
 from integrand.methods.fit import fit
+from integrand.methods.table import METHODS
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
 from integrand.priors import DEFAULT
@@ -213,6 +214,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function: a number or a prior.
+    bound : str, optional
+        Collapsed bound of the sparse methods that have one: `titsias` or `tight`; by default that of the method.
     chains, target_ess, max_draws, max_minutes, target_accept
         The sampler draws until each hyperparameter has `target_ess` effective draws, each chain has `max_draws`, or
         `max_minutes` have passed.
@@ -252,6 +255,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         noise: Any = None,
         mean: Any = 0.0,
         likelihood: Any = "gaussian",
+        bound: str | None = None,
         sampler: str = "default",
         chains: int = 4,
         target_ess: float = 400.0,
@@ -272,6 +276,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         self.noise = noise
         self.mean = mean
         self.likelihood = likelihood
+        self.bound = bound
         self.sampler = sampler
         self.chains = chains
         self.target_ess = target_ess
@@ -289,7 +294,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         """Fit to X (n_rows, n_features) and y (n_rows,): arrays, lists, pandas or polars."""
         target_name = getattr(y, "name", None)
         rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
-        self._fit(rows, y, target_name, noise=self.noise, likelihood=self.likelihood)
+        self._fit(rows, y, target_name, noise=self.noise, likelihood=self.likelihood, bound=self.bound)
         return self
 
     def predict(
@@ -344,7 +349,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         if isinstance(model.likelihood, Bernoulli):
             raise InputError("this file holds a classifier: use SparseGPClassifier.load")
         noise = {"noise": model.noise} if model.likelihood.has_noise else {}
-        return {"likelihood": model.likelihood, **noise}
+        bound = {"bound": model.bound} if METHODS[saved.posterior.method].collapsed else {}
+        return {"likelihood": model.likelihood, **bound, **noise}
 
 
 class SparseGPClassifier(ClassifierMixin, SparseGP):

@@ -2,7 +2,11 @@
 
 from typing import Any, NamedTuple
 
+from integrand.errors import InputError
 from integrand.kernels.base import Kernel
+
+# The collapsed bounds: that of Titsias (2009), which the paper has, and the tighter one of Titsias (2025).
+BOUNDS = ("titsias", "tight")
 
 
 class GP(NamedTuple):
@@ -14,3 +18,10 @@ class GP(NamedTuple):
     kernel: Kernel
     noise: Any  # standard deviation of the observations
     mean: Any = 0.0  # the constant that f varies around
+
+
+def check_bound(name: str) -> str:
+    """The name of a collapsed bound, as it is."""
+    if name not in BOUNDS:
+        raise InputError(f"bound must be one of {', '.join(BOUNDS)}, not {name!r}")
+    return name

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.gp import GP
+from integrand.gp import BOUNDS, GP, check_bound
 from integrand.kernels.base import FieldInfo, Kernel, number_or_prior
 from integrand.kernels.registry import describe_kernel, restore_kernel
 from integrand.likelihoods import Gaussian, Likelihood, describe_likelihood, restore_likelihood
@@ -68,8 +68,11 @@ class Model:
         Name of the preset: `paper`, `scaled` or `pooled`.
     likelihood
         Of y given f: Gaussian by default; others are for methods that do not collapse u.
+    bound
+        The collapsed bound of sparse methods: `titsias`, the paper's, or `tight`, which is never lower.
 
-    Two models with the same kernel, noise, mean and likelihood are equal and hash alike: compiled functions are shared.
+    Models with the same kernel, noise, mean, likelihood and bound are equal and hash alike: compiled functions are
+    shared.
     """
 
     kernel: Kernel
@@ -78,6 +81,7 @@ class Model:
     mean: Any
     priors: str
     likelihood: Likelihood
+    bound: str
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class Model:
         mean: Any = 0.0,
         priors: str = DEFAULT,
         likelihood: Likelihood | None = None,
+        bound: str = BOUNDS[0],
     ):
         likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(kernel, Kernel):
@@ -118,6 +123,7 @@ class Model:
             "mean": resolve(_MEAN_FIELD, number_or_prior(mean, "mean")),
             "priors": priors,
             "likelihood": likelihood,
+            "bound": check_bound(bound),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -210,7 +216,7 @@ class Model:
 
     @cached_property
     def _identity(self) -> tuple:
-        return self.kernel, self.noise, self.mean, self.n_columns, self.likelihood
+        return self.kernel, self.noise, self.mean, self.n_columns, self.likelihood, self.bound
 
     @cached_property
     def _hash(self) -> int:
@@ -218,7 +224,7 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes: what is cached stays behind.
-        return {name: getattr(self, name) for name in ("kernel", "columns", "noise", "mean", "priors", "likelihood")}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __hash__(self) -> int:
         return self._hash  # asked for at every call of a compiled function
@@ -228,6 +234,7 @@ class Model:
 
     def __repr__(self) -> str:
         other = "" if self.likelihood == Gaussian() else f", likelihood={self.likelihood!r}"
+        other += "" if self.bound == BOUNDS[0] else f", bound={self.bound!r}"
         return f"Model({self.kernel}, noise={self.noise}, mean={self.mean}, columns={list(self.columns)}{other})"
 
 
@@ -258,7 +265,9 @@ def describe_model(model: Model) -> dict[str, Any]:
         "columns": list(model.columns),
         "priors": model.priors,
     }
-    if model.likelihood == Gaussian():  # as in files from before there were others
+    if model.bound != BOUNDS[0]:  # as in files from before there was another
+        described |= {"bound": model.bound}
+    if model.likelihood == Gaussian():
         return described
     return described | {"likelihood": describe_likelihood(model.likelihood)}
 
@@ -274,6 +283,7 @@ def restore_model(description: Mapping[str, Any]) -> Model:
             restore_value(description["mean"]),
             description["priors"],
             Gaussian() if likelihood is None else restore_likelihood(likelihood),
+            description.get("bound", BOUNDS[0]),
         )
     except InputError:
         raise

@@ -45,8 +45,10 @@ def ok(*arguments: str):
 
 
 def test_from_table_to_report(files):
-    facts = json.loads(ok("fit", "train.csv", "--target", "y", "--out", "m.integrand", "--json", *SAMPLE).stdout)
+    fit = ("fit", "train.csv", "--target", "y", "--out", "m.integrand", "--json", "--bound", "tight")
+    facts = json.loads(ok(*fit, *SAMPLE).stdout)
     assert facts["model"] == "m.integrand"
+    assert facts["bound"] == "tight"
     assert set(facts["hyperparameters"]) == {"lengthscale[a]", "lengthscale[b b]", "scale", "noise"}
     ok("predict", "m.integrand", "test.csv", "--out", "p.csv", "--quantiles", "0.1,0.9", "--samples", "2")
     predictions = pd.read_csv("p.csv")

@@ -13,6 +13,7 @@ from integrand.model import Model
 from integrand.targets import CollapsedTarget
 
 N, D, M = 1009, 3, 7  # a prime number of rows
+MODEL = Model(RBF(), D, bound="tight")  # whose sums are those of both bounds
 
 # JAX learns how many devices there are when it starts, so this is a process of its own.
 SCRIPT = """
@@ -29,7 +30,7 @@ from integrand.targets import CollapsedTarget
 
 given = np.load(sys.argv[1])
 X, y, phi, Z = (given[name] for name in ("X", "y", "phi", "Z"))
-model, out = Model(RBF(), X.shape[1]), {}
+model, out = Model(RBF(), X.shape[1], bound="tight"), {}
 assert len(jax.devices()) == 4 == local_devices().n_devices == local_devices().n_local
 
 
@@ -70,7 +71,7 @@ def given():
     rng = np.random.default_rng(3)
     X = rng.standard_normal((N, D))
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(N)
-    model = Model(RBF(), D)
+    model = MODEL
     return {"X": X, "y": y, "phi": model.start() + 0.3 * rng.standard_normal(model.n_theta), "Z": X[:M] + 0.1}
 
 
@@ -89,7 +90,7 @@ def found(given, tmp_path_factory):
 @pytest.fixture(scope="module")
 def here(given):
     """The same on the one device of this process, in one block."""
-    target = CollapsedTarget(Model(RBF(), D), Dataset.of(given["X"], given["y"], N))
+    target = CollapsedTarget(MODEL, Dataset.of(given["X"], given["y"], N))
     return target, target.evaluate(given["phi"], given["Z"])
 
 
@@ -136,6 +137,6 @@ def test_one_device_needs_no_mesh(given):
 def test_a_mesh_of_one_gives_the_same(given, here):
     data = Dataset.sharded(given["X"], given["y"], local_devices(), N, 100)
     wanted = here[1]
-    e = CollapsedTarget(Model(RBF(), D), data).evaluate(given["phi"], given["Z"])
+    e = CollapsedTarget(MODEL, data).evaluate(given["phi"], given["Z"])
     assert e.log_likelihood == pytest.approx(wanted.log_likelihood, rel=1e-10)
     np.testing.assert_allclose(e.dZ, wanted.dZ, atol=1e-10 * np.abs(wanted.dZ).max())

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("cached_programs")
 N, M = 401, 10  # 401 is prime
 FRAME = table(N)
 X, Y = FRAME[["a", "b"]].to_numpy(), FRAME["y"].to_numpy()
-SCALER, MODEL = Standardiser.fit(X, Y), Model(RBF(), ["a", "b"])
+SCALER, MODEL = Standardiser.fit(X, Y), Model(RBF(), ["a", "b"], bound="tight")
 PHI = MODEL.start() + 0.2
 Z = X[:M]
 FEW = {"chains": 2, "predictive_draws": 20, "seed": 2}
@@ -50,7 +50,7 @@ processes = join(f"127.0.0.1:{port}", size, rank, timeout=60.0)
 assert join() is processes and (processes.rank, processes.size, processes.is_leader) == (rank, size, rank == 0)
 assert processes.all_gather({"rank": rank}) == [{"rank": k} for k in range(size)]
 
-rows, out, model = open_rows(folder + "/parts", "y", processes=processes), {}, Model(RBF(), ["a", "b"])
+rows, out, model = open_rows(folder + "/parts", "y", processes=processes), {}, Model(RBF(), ["a", "b"], bound="tight")
 overview = rows.overview(150, 0)
 scaler = overview.scaler
 out["sample"], out["ranges"] = overview.subsample, np.array([overview.low, overview.high])

@@ -22,7 +22,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((N, D)) * [1.0, 10.0, 0.1] + [0.0, 1e3, -1.0]
 Y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1] + 0.2 * rng.standard_normal(N)
 SCALER = Standardiser.fit(X, Y)
-MODEL = Model(RBF(), D)
+MODEL = Model(RBF(), D, bound="tight")
 PHI = MODEL.start() + 0.3 * rng.standard_normal(MODEL.n_theta)
 Z = rng.standard_normal((M, D))
 ROW_BYTES = 8 * (D + 2)

@@ -305,7 +305,7 @@ def test_every_method_with_the_collapsed_bound_takes_rows_on_disk(method, memory
     rows = MappedRows(X[:700], Y[:700], memory=memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        short = SOME | {"max_draws": 30, "steps": 100, "max_minutes": 0.3}  # `fbgp` draws Z, too
+        short = SOME | {"bound": "tight", "max_draws": 30, "steps": 100, "max_minutes": 0.3}  # `fbgp` draws Z, too
         p = integrand.fit(rows, method=method, subsample_rows=250, subsample=True, **short)
         wanted = integrand.fit(X[:700], Y[:700], method=method, subsample=False, **short)
     new = X[:20] + 0.05

@@ -77,6 +77,9 @@ def fit(
     priors: Annotated[
         str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/methods.md)")
     ] = DEFAULT,
+    bound: Annotated[
+        str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
+    ] = None,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
@@ -112,6 +115,7 @@ def fit(
         likelihood=likelihood,
         kernel=kernel,
         priors=priors,
+        bound=bound,
         run_dir=run_dir,
         progress=not (quiet or as_json),
         record={"out": str(out.resolve())},

@@ -17,7 +17,7 @@ from integrand.errors import InputError
 from integrand.files import check_output
 from integrand.kernels import parse_kernel
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
-from integrand.methods.table import method_named
+from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
 from integrand.posterior.mixture import checked_levels
@@ -41,13 +41,13 @@ def fit_table(
 ) -> tuple[Posterior, dict[str, Any]]:
     """Fit the table; the record says what a model file needs beyond the posterior."""
     tree = parse_kernel(kernel)
-    run_dir, progress = arguments.pop("run_dir"), arguments.pop("progress")
+    run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
     method, priors = arguments.pop("method"), arguments.pop("priors")
     likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
     rows = _rows(data, target, memory, processes)
-    model = Model(tree, rows.columns, priors=priors, likelihood=likelihood)
+    model = Model(tree, rows.columns, priors=priors, likelihood=likelihood, bound=bound or default_bound(method))
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     overview = rows.overview(settings.subsample_rows, settings.seed)
     record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
@@ -107,6 +107,8 @@ def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: 
 def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
     """A fit as JSON."""
     facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
+    if METHODS[posterior.method].collapsed:
+        facts["bound"] = posterior.model.bound
     if posterior.verdict is not None:
         facts |= {
             "ok": posterior.verdict.ok,

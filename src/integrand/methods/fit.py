@@ -20,7 +20,7 @@ from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
 from integrand.methods.problem import FitContext, Problem, Settings
-from integrand.methods.table import METHODS, method_named
+from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.model import Model, describe_model, restore_model
 from integrand.posterior.posterior import Posterior
 from integrand.priors import DEFAULT, Prior
@@ -81,11 +81,13 @@ def fit(
         True for bars in a terminal or notebook, and a line every ten seconds in a log file; or an object with the
         methods of `integrand.progress.Progress`.
     settings
-        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, jitter, ...
+        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, jitter, ...; and `bound`,
+        which is the model's: the collapsed bound of sparse methods, `titsias` or `tight`.
     """
     settings, old = split_old_arguments(settings)
+    bound = settings.pop("bound", None) or default_bound(method)
     rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y)
-    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood))
+    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood), bound)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
     with RunStore.create(run_dir, spec, old.get("record")) as store:
         posterior = run(spec, store, progress)

@@ -7,6 +7,7 @@ from typing import Any
 
 from integrand.data.sources import Overview, RowSource
 from integrand.errors import InputError, need
+from integrand.gp import BOUNDS
 from integrand.likelihoods import Gaussian, Likelihood
 from integrand.methods.problem import TRACED, FitContext, Problem, Settings, refuse_many_rows
 from integrand.model import Model
@@ -58,7 +59,13 @@ class Method:
             self._check_rows(settings, likelihood, rows)
 
     def check_model(self, model: Model, overview: Overview) -> None:
-        """Refuse to draw where there is nothing to draw: a posterior needs hyperparameters, and a y that varies."""
+        """Refuse to draw where there is nothing to draw: a posterior needs hyperparameters, and a y that varies.
+
+        And refuse a collapsed bound that the method does not use.
+        """
+        if model.bound != BOUNDS[0] and not self.collapsed:
+            others = _names(method for method in METHODS.values() if method.collapsed)
+            raise InputError(f"{self.name} has no collapsed bound: leave bound={model.bound!r} out, or use {others}")
         if not self.draws:
             return
         if model.n_theta == 0:
@@ -138,6 +145,11 @@ class Method:
 
 def _names(methods: Iterable[Method]) -> str:
     return ", ".join(method.name for method in methods)
+
+
+def default_bound(name: str) -> str:
+    """The collapsed bound of a method where none is asked for."""
+    return BOUNDS[0]
 
 
 def method_named(name: str) -> Method:

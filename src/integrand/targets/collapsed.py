@@ -28,7 +28,7 @@ _MAX_BATCH, _MAX_ENTRIES = 8, 2_000_000
 
 
 def _bound_at(model: Model, jitter: Jitter):
-    return lambda phi, Z, data: collapsed_bound(model.gp(model.theta(phi)), Z, data, jitter)
+    return lambda phi, Z, data: collapsed_bound(model.gp(model.theta(phi)), Z, data, jitter, model.bound)
 
 
 def _collapsed(phi, Z, data: Dataset, model: Model, jitter: Jitter):
@@ -62,7 +62,7 @@ def _factors_at(model: Model, jitter: Jitter):
     """Bound and log prior, and q*(u), as a function of φ, Z and the data."""
 
     def program(phi, Z, data):
-        factors = factorise(model.gp(model.theta(phi)), Z, data, jitter)
+        factors = factorise(model.gp(model.theta(phi)), Z, data, jitter, model.bound)
         values = jnp.stack([bound_from_factors(factors, data.n_rows), model.log_prior(phi)])
         return values, *inducing_posterior(factors)
 
@@ -99,7 +99,7 @@ def _parts(model: Model, jitter: Jitter):
 
     def log_likelihood(phi: Any, data: Any) -> Any:
         Z, rows = data
-        return collapsed_bound(model.gp(model.theta(phi)), Z, rows, jitter)
+        return collapsed_bound(model.gp(model.theta(phi)), Z, rows, jitter, model.bound)
 
     return log_prior, log_likelihood
 
