@@ -14,6 +14,7 @@ import integrand
 from integrand import MissingPackageError
 from integrand.data.parquet import open_rows
 from integrand.data.tables import read_table
+from integrand.errors import import_quietly
 from integrand.infer.blackjax_kernels import kernel_named
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,3 +157,13 @@ def test_the_wheel_runs_the_first_example_in_an_empty_environment(wheel, tmp_pat
     assert run.stdout.startswith("Converged: ")
     installed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout.lower()
     assert not names(installed.splitlines()) & set(OPTIONAL)
+
+
+def test_a_package_that_fails_on_its_first_import_of_a_day_is_imported_again(tmp_path, monkeypatch):
+    """As ArviZ 0.x does when another process writes the same file at the same moment."""
+    stamp = tmp_path / "stamp"
+    fails_once = "if not p.exists():\n    p.touch(); p.with_name('gone').stat()"
+    code = f"import pathlib; p = pathlib.Path({str(stamp)!r})\n{fails_once}"
+    (tmp_path / "announces_itself.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert import_quietly("announces_itself").p == stamp

@@ -1,8 +1,11 @@
 """What can go wrong, as types. Every message names the cause and what to try."""
 
+import importlib
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
+from types import ModuleType
 
 
 class IntegrandError(Exception):
@@ -78,3 +81,17 @@ def need(package: str, extra: str, user: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"{user} needs the package {package}: pip install 'integrand[{extra}]'")
+
+
+def import_quietly(package: str) -> ModuleType:
+    """Import a package that brings ArviZ, or ArviZ itself, without its daily announcement.
+
+    The first import of a day writes a file with the date. Of two processes that do so at the same moment, one fails:
+    the other has moved the file. A second try finds it there.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(package)
+        except FileNotFoundError:
+            return importlib.import_module(package)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from integrand.errors import NumericalError, need
+from integrand.errors import NumericalError, import_quietly, need
 from integrand.infer.base import Callback, Chains, Matrix, Plan, Run, Sampler, Snapshot, Target
 from integrand.infer.coordinates import Coordinates
 
@@ -70,7 +70,7 @@ class NUTS(Sampler):
 def _start_chain(target: Target, coordinates: Coordinates, start, seed: list[int], plan: Plan, gate, errors):
     """One chain as a nutpie sampler of its own, so that its start and seed are ours to choose."""
     need("nutpie", "samplers", "NUTS")
-    import nutpie
+    nutpie = import_quietly("nutpie")
     from nutpie.compiled_pyfunc import from_pyfunc
 
     n, log_density = len(start), coordinates.pull_back(target.value_and_gradient)

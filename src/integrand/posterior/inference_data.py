@@ -1,6 +1,5 @@
 """What ArviZ takes: groups of arrays as an `InferenceData` (ArviZ 0.x) or a `DataTree` (ArviZ 1.x)."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.errors import need
+from integrand.errors import import_quietly, need
 from integrand.infer.base import Chains
 from integrand.likelihoods import Likelihood
 from integrand.model import Model
@@ -33,9 +32,7 @@ class Group(NamedTuple):
 def inference_data(groups: Mapping[str, Group]) -> Any:
     """The container that the installed ArviZ works with."""
     need("arviz", "report", "`to_arviz`")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ArviZ 0.x announces its refactoring on first import
-        import arviz
+    arviz = import_quietly("arviz")
     import xarray
 
     made_by = {"inference_library": "integrand", "inference_library_version": __version__}
