@@ -9,8 +9,11 @@ The decorator is all that it takes to save, load, resume and name the kernel:
     fit(X, y, Cauchy() + Linear())
     integrand fit table.csv --target y --out model.integrand --import mykernels --kernel "cauchy + linear"
 
+`covariance` needs a finite derivative at e = 0. Take roots by `distance_root`, and set `kinked = True` for a kernel
+with a kink there, as the Matérn kernels in `integrand/kernels/stationary.py` do.
+
 Import this module before you load a file that uses the kernel. `tests/contracts/test_kernels.py` runs the contract of
-all registered kernels.
+the library's kernels and of this one.
 """
 
 from typing import Any

@@ -1,9 +1,12 @@
 """A sampler to copy: random-walk Metropolis, all chains side by side.
 
 A sampler sees a target (a log density over x) and coordinates η in which that density is close to a standard normal.
-It knows nothing of Gaussian processes. To offer it as `sampler="walk"`, add the name to `SAMPLERS` in
-`integrand/methods/problem.py`, the class to `sampler_for` in `integrand/methods/sampling.py`, and the name to the
-methods that may use it in `integrand/methods/table.py`.
+It knows nothing of Gaussian processes. To offer it as `sampler="walk"`:
+
+- put the file into `integrand/infer/`; it may not import data, kernels, model or bounds;
+- add the name to `SAMPLERS` in `integrand/methods/problem.py` and to the methods that may use it in
+  `integrand/methods/table.py`, and the class to `sampler_for` in `integrand/methods/sampling.py`;
+- add it to `run` in `tests/contracts/test_samplers.py`, and to the table in `docs/guides/methods.md`.
 """
 
 import time
@@ -51,7 +54,7 @@ class RandomWalk(Sampler):
                 if i % self.look_every == 0:
                     keep = callback(Snapshot(chains.first(finished), i + 1, time.monotonic() - began))
                     if keep is not None:  # the caller has what it wants
-                        return Run(chains.first(keep))
+                        return Run(chains.first(keep), warmup=plan.warmup)
         except KeyboardInterrupt:
             return Run(chains.first(finished), interrupted=True)
         return Run(chains.first(finished), warmup=plan.warmup)

@@ -1,7 +1,8 @@
 """Dense linear algebra: the jitter policy, Cholesky factors and triangular inverses.
 
-Jitter is added in two places only. `Jitter` adds a fixed amount to k(Z, Z), and to k(X, X) in Laplace's method, so that
-densities stay smooth. `covariance_root` adds as little as it takes to the covariance of a prediction.
+Jitter is added in two places only. `Jitter` adds a fixed fraction of the diagonal to k(Z, Z), and to k(X, X) in
+Laplace's method, so that densities stay smooth. `covariance_root` adds as little as it takes to the covariance of a
+prediction.
 """
 
 from typing import Any, NamedTuple

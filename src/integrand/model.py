@@ -178,7 +178,7 @@ class Model:
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
     def log_prior(self, phi: Float[Array, " P"]) -> Float[Array, ""]:
-        """log p(θ(φ)) + log |∂x/∂φ|: the prior's log density in the coordinates that are sampled."""
+        """log p(x) + log |∂x/∂φ|, the prior's log density of φ. Here x is θ, or θ² for a prior on a variance."""
         terms = [p.prior.log_density(p.of(phi)) for p in self.parameters]
         return sum(terms, jnp.zeros((), phi.dtype))
 

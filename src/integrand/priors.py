@@ -332,7 +332,7 @@ def on_variance(prior: Prior) -> Prior:
 Rule = Callable[[int], Prior]
 
 # The preset of models for which none is named. In the suite `priors` (docs/evidence/paper.md) it is worse than ML-II
-# on none of five sets, where `paper` is on one, and converges where `scaled` does not.
+# on none of five sets; `paper` is worse on one, and `scaled` does not always converge.
 DEFAULT = "pooled"
 
 # Fields that a preset does not name have the prior that comes with the field: the paper says nothing of them.

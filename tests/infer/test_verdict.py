@@ -24,6 +24,7 @@ CODES = {
     "ess-tail",
     "interrupted",
     "no-draws",
+    "one-chain",
     "r-hat",
     "rejections",
     "stuck-chain",
@@ -106,6 +107,7 @@ CASES = {
     "interrupted": (lambda: chains_of(independent()), {"ended": "interrupted"}, {"interrupted"}, False),
     "budget": (lambda: chains_of(independent()), {"ended": "budget"}, {"budget"}, True),
     "deep": (lambda: chains_of(independent(), depth=np.full((4, 400), 8)), {}, {"depth"}, True),
+    "one chain": (lambda: chains_of(np.concatenate(independent())[None]), {}, {"one-chain"}, True),
     "healthy": (lambda: chains_of(independent()), {}, set(), True),
 }
 

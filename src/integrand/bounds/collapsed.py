@@ -118,8 +118,8 @@ def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     fit = -0.5 * sums.rr / s + 0.5 * jnp.sum(factors.c**2)
     trace = -0.5 * (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s
     bound = log_normaliser + fit + (trace if sums.logs is None else -0.5 * sums.logs)
-    # Neither is ever above zero; where rounding says so, divided by next to no noise, it would say anything. This holds
-    # for the tight bound as well: its k̃ are floored at zero, but wrong by as much.
+    # `fit` and `trace` are never positive. Rounding, divided by next to no noise, can make them so: reject the point.
+    # This holds for the tight bound as well: its k̃ are floored at zero, but wrong by as much.
     rounded_away = (fit > _ROUNDING) | (trace > _ROUNDING)
     ok = factors.ok & jnp.isfinite(bound) & (s > LEAST_VARIANCE) & ~rounded_away
     return jnp.where(ok, bound, -jnp.inf)

@@ -75,7 +75,7 @@ def fit(
     ] = "rbf",
     modules: Import = None,
     priors: Annotated[
-        str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/methods.md)")
+        str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/guides/priors.md)")
     ] = DEFAULT,
     bound: Annotated[
         str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")

@@ -60,7 +60,7 @@ Import = Annotated[
 ]
 
 
-Distributed = Annotated[bool, typer.Option("--distributed", help="fit with other processes (docs/scale.md)")]
+Distributed = Annotated[bool, typer.Option("--distributed", help="fit with other processes (docs/guides/many-rows.md)")]
 
 
 Coordinator = Annotated[

@@ -154,7 +154,7 @@ class Plan:
     seed: tuple[int, ...]
     parallel: int = 2  # evaluations at the same time
     target_accept: float = 0.8
-    max_depth: int = 8  # of a trajectory of NUTS: at most 2^depth leapfrog steps
+    max_depth: int = 8  # of a trajectory of NUTS: at most 2^depth - 1 leapfrog steps
     short_warmup: int = 30  # warm-up of chains that go on with adapted coordinates
 
     def but(self, **changes: Any) -> "Plan":
@@ -187,7 +187,7 @@ class Run(NamedTuple):
 class Sampler(ABC):
     """Draws from a target. Implementations are frozen dataclasses whose fields are their options."""
 
-    warps: bool = False  # whether it can run in warped coordinates
+    warps: ClassVar[bool] = False  # whether it can run in warped coordinates
 
     @abstractmethod
     def run(self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback) -> Run:

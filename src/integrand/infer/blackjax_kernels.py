@@ -255,7 +255,7 @@ class BlackJaxKernel(Sampler):
         by which the step size varies at random.
     min_warmup
         Draws of warm-up at least: these kernels take more draws than NUTS to find their step size. After 200 draws
-        coordinates ten times too wide or narrow do no harm (`tests/infer/test_samplers.py`).
+        coordinates ten times too wide or narrow do no harm (`tests/infer/test_blackjax_kernels.py`).
     """
 
     name: str

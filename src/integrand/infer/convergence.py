@@ -114,10 +114,10 @@ class Convergence(NamedTuple):
 
 def convergence(x: Float[np.ndarray, "C n P"]) -> Convergence:
     """R-hat, bulk ESS and tail ESS of draws; a coordinate that never moves has ESS 0 and infinite R-hat."""
-    chains, n, p = x.shape
+    _, n, p = x.shape
     nothing = np.full(p, np.nan)
     known = n >= LEAST_DRAWS and bool(np.all(np.isfinite(x)))
-    ratio = r_hat(x) if known and chains > 1 else nothing
+    ratio = r_hat(x) if known else nothing  # of half chains, so that one chain has an R-hat too
     bulk, tail = (ess_bulk(x), ess_tail(x)) if known else (nothing, nothing)
     stuck = np.ptp(x, axis=(0, 1)) == 0.0
     ratio = np.where(stuck | ~np.isfinite(ratio), np.inf, ratio)
@@ -125,7 +125,7 @@ def convergence(x: Float[np.ndarray, "C n P"]) -> Convergence:
 
 
 def e_bfmi(energy: Float[np.ndarray, "C n"]) -> Float[np.ndarray, " C"]:
-    """Energy's Bayesian fraction of missing information of each chain: E(ΔE)² / Var E; NaN where none is known.
+    """Energy's Bayesian fraction of missing information of each chain: mean of (ΔE)² / variance of E; NaN if unknown.
 
     Draws without an energy (independence proposals have none) do not count.
     """

@@ -74,7 +74,7 @@ def maximise_lbfgs(
 ) -> Optimum:
     """Maximise f from x by L-BFGS until its relative gain in a step is below `tolerance`.
 
-    A run that is watched ends when the watcher says why, or at Ctrl-C, and gives the best point so far.
+    With a callback the run ends when the callback returns a reason, or at Ctrl-C, with the best point so far.
     """
     objective = _Objective(f, x, callback)
     try:
@@ -84,7 +84,7 @@ def maximise_lbfgs(
             raise
         why = str(error) if isinstance(error, _Ended) else "interrupted"
         optimum = _optimum(
-            objective, len(objective.history), False, f"ended after {objective.evaluations} steps: {why}"
+            objective, len(objective.history), False, f"ended after {objective.evaluations} evaluations: {why}"
         )
         return replace(optimum, ended=why)
     return _optimum(objective, steps, converged, message)

@@ -92,6 +92,9 @@ def verdict(
         )
         return Verdict((few, *_endings(ended)), none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
     numbers = convergence(chains.x)
+    if len(chains.x) == 1:
+        sentence = "There is one chain: R-hat compares its two halves, and a mode that it never met is not seen."
+        findings.append(Finding("one-chain", False, sentence, "Use chains=4."))
     findings += _disagreements(chains, numbers, names)
     findings += _convergence_findings(numbers, names, target_ess)
     divergences = int(np.sum(chains.diverging))

@@ -11,6 +11,7 @@ from integrand.kernels.stationary import (
     Periodic,
     RationalQuadratic,
     StationaryKernel,
+    distance_root,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RationalQuadratic",
     "StationaryKernel",
     "Sum",
+    "distance_root",
     "hyperparameter",
     "kernel_named",
     "parse_kernel",

@@ -131,8 +131,8 @@ class StationaryKernel(LeafKernel):
         return self.covariance(exponents_within(F, self.weights(F.shape[1])))
 
     def diagonal(self, X: Float[Array, "A D"]) -> Float[Array, " A"]:
-        """scale² for each row."""
-        return jnp.broadcast_to(self.scale**2, (X.shape[0],))
+        """The covariance at distance 0 for each row: scale² for all kernels here."""
+        return jnp.broadcast_to(self.covariance(jnp.zeros((1, 1), X.dtype))[0, 0], (X.shape[0],))
 
 
 @register_kernel
@@ -152,7 +152,7 @@ class Matern12(StationaryKernel):
 
     def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
         """scale² exp(-r)."""
-        return _scaled_exp(self.scale, -_root(-2.0 * e))
+        return _scaled_exp(self.scale, -distance_root(-2.0 * e))
 
 
 @register_kernel
@@ -163,7 +163,7 @@ class Matern32(StationaryKernel):
 
     def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
         """scale² (1 + √3 r) exp(-√3 r)."""
-        r = _root(-6.0 * e)
+        r = distance_root(-6.0 * e)
         return (1.0 + r) * _scaled_exp(self.scale, -r)
 
 
@@ -175,7 +175,7 @@ class Matern52(StationaryKernel):
 
     def covariance(self, e: Float[Array, "A B"]) -> Float[Array, "A B"]:
         """scale² (1 + √5 r + 5 r²/3) exp(-√5 r)."""
-        r = _root(-10.0 * e)
+        r = distance_root(-10.0 * e)
         return (1.0 + r + r**2 / 3.0) * _scaled_exp(self.scale, -r)
 
 
@@ -221,7 +221,7 @@ def _scaled_exp(scale: ScalarLike, exponent: Float[Array, "A B"]) -> Float[Array
     return jnp.exp(exponent + 2.0 * jnp.log(scale))
 
 
-def _root(r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
+def distance_root(r2: Float[Array, "A B"]) -> Float[Array, "A B"]:
     """√r² with gradient 0 at 0, where the distance itself has none in any direction that matters."""
     positive = r2 > 0.0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, r2, 1.0)), 0.0)

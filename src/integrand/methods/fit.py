@@ -165,11 +165,11 @@ class FitSpec:
         return self.settings.n_inducing if self.Z is None else len(self.Z)
 
     def problem(self) -> Problem:
-        """Standardised rows where the method wants them, and a subsample where it needs one."""
+        """Standardised rows, in memory or where the source keeps them, and a subsample if the method needs one."""
         rows, settings, scaler = self.rows, self.settings, self.scaler
         data, subsample = rows.dataset(scaler, self.n_inducing), None
-        searches = METHODS[self.method].collapsed and settings.uses_subsample(rows.n_rows)
-        if self.subsample is not None and (searches or not data.local):
+        begins_on_subsample = METHODS[self.method].collapsed and settings.uses_subsample(rows.n_rows)
+        if self.subsample is not None and (begins_on_subsample or not data.local):
             X, y = scaler.transform_X(self.subsample[:, :-1]), scaler.transform_y(self.subsample[:, -1])
             subsample = Dataset.of(X, y, block_rows_for(self.n_inducing)).representing(rows.n_rows)
         return Problem(self.model, data, scaler, settings, self.method, Z=self.Z, subsample=subsample)

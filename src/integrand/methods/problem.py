@@ -29,7 +29,7 @@ from integrand.storage.run_store import RunStore, WarmStart
 TRACED = ("hmc", "mala", "metropolis", "slice")
 SAMPLERS = ("default", "nuts", *TRACED, "nested", "sghmc")
 
-# A subsample searches where there are this many times as many rows as it has.
+# A fit begins on a subsample from this multiple of the subsample's size on.
 _MIN_FOLD = 2.5
 # Steps of methods that only optimise, where the settings do not say.
 LBFGS_STEPS, ADAM_STEPS = 1_000, 5_000

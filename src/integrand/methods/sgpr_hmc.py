@@ -3,7 +3,8 @@
     Warm-Start (lines 2-4)      `AllRows.warm_start`    maximise L(θ, Z) over both
     Train (lines 5-18)          `Rounds.run`
       draw J samples (14-17)    `Rounds.draw`           chains on log p(θ) + L(θ, Z) with Z fixed
-      stochastic bound (18)     `Rounds.move`           1/J Σ_j L(θ_j, Z), maximised over Z (line 11, equation (15))
+      stochastic bound (18)     `Rounds.move`           1/J Σ_j L(θ_j, Z), maximised over Z (line 11, equation (15));
+                                                    value and gradient by `CollapsedTarget.mean_bound`
       while not converged (9)   `Rounds.converged`      until the gain, on draws that did not move Z, is noise
     Return Z and draws          `draw_until_converged`  chains that go on until R-hat and ESS are reached
 

@@ -61,8 +61,8 @@ class Conditional(ABC):
 class SparseConditional(Conditional):
     """q*(u) of each draw in whitened coordinates: all that is needed to predict, without the training data.
 
-    The inputs are Z, the weights m and the factors LB. With A = L⁻¹ k(Z, X*): mean* = Aᵀm and C = LB⁻¹A, the paper's
-    equation (16).
+    The inputs are Z, the weights m and the factors LB. With A = L⁻¹ k(Z, X*): mean* = mean + Aᵀm and C = LB⁻¹A, the
+    paper's equation (16).
     """
 
     kind = "sparse"
@@ -77,8 +77,8 @@ class SparseConditional(Conditional):
 class ExactConditional(Conditional):
     """The exact GP of each draw, K + σ²I = L Lᵀ: it has to keep the training inputs.
 
-    The inputs are X, the weights α = (K + σ²I)⁻¹(y - mean) and the factors L. With K* = k(X, X*): mean* = K*ᵀα,
-    A = L⁻¹K* and C = 0.
+    The inputs are X, the weights α = (K + σ²I)⁻¹(y - mean) and the factors L. With K* = k(X, X*):
+    mean* = mean + K*ᵀα, A = L⁻¹K* and C = 0.
     """
 
     kind = "exact"
@@ -93,8 +93,8 @@ class ExactConditional(Conditional):
 class VariationalConditional(Conditional):
     """q(v) = N(m, S Sᵀ) of each draw, with u = L v.
 
-    The inputs are Z, the weights m and the factors S. With A = L⁻¹ k(Z, X*): mean* = Aᵀm and C = SᵀA. Where v itself
-    was drawn (`joint-hmc`) m is that draw and S is empty: C = 0.
+    The inputs are Z, the weights m and the factors S. With A = L⁻¹ k(Z, X*): mean* = mean + Aᵀm and C = SᵀA. Where v
+    itself was drawn (`joint-hmc`) m is that draw and S is empty: C = 0.
     """
 
     kind = "variational"

@@ -92,7 +92,7 @@ def _log_prior(phi, model: Model):
 
 @functools.cache
 def _parts(model: Model, jitter: Jitter):
-    """Log prior and bound as functions of φ that JAX trace_counts; the same for equal models."""
+    """Log prior and bound as functions of φ that JAX traces; the same for equal models."""
 
     def log_prior(phi: Any, data: Any) -> Any:
         return model.log_prior(phi)
@@ -208,7 +208,7 @@ class CollapsedTarget:
         return np.array([o.log_likelihood + o.log_prior for o in outputs])
 
     def mean_bound(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
-        """L(θ_j, Z) for each draw, and the gradient of their mean in Z (equation (15)); draws in parallel."""
+        """L(θ_j, Z) for each draw, and the gradient in Z of their mean (equation (15)); draws in parallel."""
         with ThreadPoolExecutor(self.parallel(len(Z))) as pool:
             results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)

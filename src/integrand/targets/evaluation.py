@@ -32,7 +32,7 @@ class Evaluation(NamedTuple):
 
     @property
     def log_density(self) -> float:
-        """Unnormalised log posterior of φ: bound + log prior + log Jacobian."""
+        """Unnormalised log posterior of φ: log_likelihood + log_prior, which includes the log Jacobian."""
         return self.log_likelihood + self.log_prior
 
     @property
@@ -47,12 +47,12 @@ def likelihood(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
 
 
 def density(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
-    """The log density of φ, which is sampled: bound + log prior + log Jacobian."""
+    """The log density of φ, which is sampled: bound + log prior, which includes the log Jacobian."""
     return e.log_density, e.gradient
 
 
 def penalised(e: Evaluation) -> tuple[float, Float[np.ndarray, " P"]]:
-    """The objective of MAP: bound + log p(θ), without the Jacobian, so that the mode is one of θ and not of φ."""
+    """The objective of MAP: bound + log p(θ), without the Jacobian: a mode of what priors are on, and not of φ."""
     return e.log_density - e.log_jacobian, e.gradient - e.d_jacobian
 
 

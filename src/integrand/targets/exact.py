@@ -29,7 +29,7 @@ def _exact_value(phi, X, y, model: Model):
 
 @functools.cache
 def _parts(model: Model):
-    """Log prior and log likelihood as functions of φ that JAX trace_counts; the same for equal models."""
+    """Log prior and log likelihood as functions of φ that JAX traces; the same for equal models."""
 
     def log_prior(phi: Any, data: Any) -> Any:
         return model.log_prior(phi)

@@ -101,7 +101,7 @@ class Surrogate(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """The density's parts as functions that JAX trace_counts; the same for equal models."""
+    """The density's parts as functions that JAX traces; the same for equal models."""
 
     prior: Any
     likelihood: Any
