@@ -63,7 +63,7 @@ bench-fit: $(STAMP) ## whole fits of the paper's data sets in fresh processes
 bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
 	$(BIN)/python -m benchmarks.large_fit $(ARGS)
 
-bench-predict: $(STAMP) ## seconds and memory of predicting 100 000 rows from the command line
+bench-predict: $(STAMP) ## seconds of predict, evaluate and report, alone and beside busy processes; memory for 100 000 rows
 	$(BIN)/python -m benchmarks.predict_time $(ARGS)
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M

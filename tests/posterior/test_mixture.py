@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
+from scipy.special import ndtr
 
 from integrand.errors import InputError
-from integrand.posterior.mixture import GaussianMixture
+from integrand.posterior.mixture import GRID_REACH, GRID_STEP, GaussianMixture
 
 LEVELS = np.array([1e-12, 1e-6, 0.025, 0.3, 0.5, 0.8, 0.975, 1 - 1e-6, 1 - 1e-12])
 WIDE = [1e-6, 0.3, 0.5, 0.975, 1 - 1e-6]
@@ -316,3 +317,19 @@ def test_bad_components(means, variances, message):
 def test_bad_arguments(call):
     with pytest.raises(InputError):
         call(random_mixture(draws=7, rows=5))
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (1e9, 1e-3), (0.0, 1e-12)])
+def test_crps_on_a_grid_is_that_of_all_pairs(shift, scale):
+    rng = np.random.default_rng(4)
+    means, sds = rng.standard_normal((300, 5)), 0.5 + 0.2 * rng.random((300, 5))
+    y = rng.standard_normal(5)
+    mixture = GaussianMixture(shift + scale * means, (scale * sds) ** 2)
+    assert np.all(np.ptp(means, axis=0) + 2 * GRID_REACH < 100 * GRID_STEP * sds.min(axis=0))  # the grid is used
+    m, s = means[:, None] - means[None], np.sqrt(sds[:, None] ** 2 + sds[None] ** 2)
+    z = m / s
+    spread = (s * np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) + m * (2 * ndtr(z) - 1)).mean(axis=(0, 1)) / 2
+    z = (y - means) / sds
+    first = (sds * np.sqrt(2 / np.pi) * np.exp(-0.5 * z**2) + (y - means) * (2 * ndtr(z) - 1)).mean(axis=0)
+    rtol = 1e-4 if shift else 1e-12  # rounding of the inputs
+    np.testing.assert_allclose(mixture.crps(shift + scale * y) / scale, first - spread, rtol=rtol)

@@ -13,11 +13,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from integrand.bounds.exact import factorise_exact
+from integrand.compilation import available_cores, one_blas_thread, program_for
 from integrand.data.dataset import Dataset
 from integrand.gp import GP
 from integrand.linalg import Jitter, cholesky, triangular_inverse
 from integrand.model import Model
 from integrand.precision import in_float64
+
+# Multiplications for all draws above which the draws are shared between threads: about a second.
+_SHARED_WORK = 2e9
 
 # Mean (T,), what the data explain of the prior (A), and what they leave open of that (C).
 Projection = tuple[Float[Array, " T"], Float[Array, "M T"], Float[Array, "C T"]]
@@ -163,7 +167,8 @@ def marginals(
     n_rows = len(X)
     padded = np.zeros((max(64, 1 << (n_rows - 1).bit_length()), X.shape[1]))
     padded[:n_rows] = X
-    mean, variance, noise = _run(_marginals, model, jitter, conditional, padded)
+    M = conditional.weights.shape[1]
+    mean, variance, noise = _run(_marginals, M**2 * (M + 2.0 * len(padded)), model, jitter, conditional, padded)
     return mean[:, :n_rows], variance[:, :n_rows], noise
 
 
@@ -172,17 +177,34 @@ def joints(
     model: Model, jitter: Jitter, conditional: Conditional, X: Float[np.ndarray, "T D"]
 ) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T T"], Float[np.ndarray, " J"]]:
     """Mean and full covariance of f at all rows under each draw, and each draw's noise variance."""
-    mean, covariance, noise = _run(_joints, model, jitter, conditional, X)
+    M, T = conditional.weights.shape[1], len(X)
+    mean, covariance, noise = _run(_joints, M**3 + M**2 * T + M * T**2, model, jitter, conditional, X)
     return mean, covariance, noise
 
 
-def _run(program, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray) -> tuple[np.ndarray, ...]:
-    draws = conditional.phis, conditional.weights, conditional.factors
-    out = program(conditional.inputs, draws, np.asarray(X, float), model=model, jitter=jitter, kind=type(conditional))
-    return tuple(np.asarray(o) for o in out)
+def _run(
+    function, work: float, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """The results of all draws, `work` multiplications for each; much work is shared between the cores.
+
+    Each share has one thread. Threads inside small products would wait for each other wherever the cores are busy.
+    """
+    J = conditional.n_draws
+    shares = min(available_cores(), J) if work * J > _SHARED_WORK else 1
+    ends = [J * k // shares for k in range(shares + 1)]
+
+    @in_float64  # threads do not inherit the scope
+    def run(first: int, last: int) -> tuple[np.ndarray, ...]:
+        part = conditional.subset(slice(first, last))
+        arguments = part.inputs, (part.phis, part.weights, part.factors), np.asarray(X, float)
+        program = program_for(function, 1, arguments, {"model": model, "jitter": jitter, "kind": type(part)})
+        return tuple(np.asarray(out) for out in program(*arguments))
+
+    with one_blas_thread(), ThreadPoolExecutor(shares) as pool:
+        parts = list(pool.map(run, ends[:-1], ends[1:]))
+    return parts[0] if shares == 1 else tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
 
-@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
 def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Conditional]):
     def one(draw):
         phi, own_inputs, weights, factor = draw
@@ -195,7 +217,6 @@ def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Condit
     return _over_draws(one, inputs, draws)
 
 
-@partial(jax.jit, static_argnames=("model", "jitter", "kind"))
 def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Conditional]):
     def one(draw):
         phi, own_inputs, weights, factor = draw

@@ -27,6 +27,10 @@ NEWTON_STEPS = 40
 # A quantile is accepted where the smaller tail has its probability to this relative error: rounding of 400 terms.
 RELATIVE_TOLERANCE = 1e-13
 
+# A grid over a mixture reaches this many standard deviations beyond its components, in steps of half of the least one:
+# both errors are below 1e-16.
+GRID_REACH, GRID_STEP = 8.3, 0.5
+
 
 class RowMixture(ABC):
     """Equal-weight mixture over J draws, separately at each of T rows."""
@@ -188,17 +192,20 @@ class GaussianMixture(RowMixture):
         """Continuous ranked probability score ∫ (F(x) - 1{y ≤ x})² dx at y of shape (T,) or (K, T).
 
         1/J Σ_j A(y - μ_j, s_j) - 1/(2J²) Σ_jk A(μ_j - μ_k, √(s_j² + s_k²)), where
-        A(m, s) = E|N(m, s²)| = 2 s φ(m/s) + m (2Φ(m/s) - 1) (Grimit et al., 2006). Time O(J² T).
+        A(m, s) = E|N(m, s²)| = 2 s φ(m/s) + m (2Φ(m/s) - 1) (Grimit et al., 2006). The second term is also
+        ∫ F (1 - F) dx: by the trapezoidal rule where that is less work than all pairs, and as accurate.
         """
         first = self._over_rows(y, lambda y, mu, s: _expected_absolute(y - mu, s).mean(axis=0))
         spread = np.empty(self.means.shape[1])
         for rows in self._row_blocks():
-            mu, var = self.means[:, rows], self.variances[:, rows]
-            # The terms j = k: A(0, √2 s) = 2 s/√π. The others come in equal pairs, so half suffice.
-            total = (np.sqrt(var) / np.sqrt(np.pi)).sum(axis=0)
-            for j in range(1, len(mu)):
-                total += _expected_absolute(mu[:j] - mu[j], np.sqrt(var[:j] + var[j])).sum(axis=0)
-            spread[rows] = total / len(mu) ** 2
+            mu, s = self._components(rows)
+            low, high = (mu - GRID_REACH * s).min(axis=0), (mu + GRID_REACH * s).max(axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                points = np.ceil((high - low) / (GRID_STEP * s.min(axis=0)))
+            grid = points < len(mu) / 3  # not where a component is a point mass, or nearly one
+            at = np.arange(self.means.shape[1])[rows]
+            spread[at[grid]] = _spread_on_grid(mu[:, grid], s[:, grid], low[grid], high[grid], points[grid])
+            spread[at[~grid]] = _spread_of_pairs(mu[:, ~grid], s[:, ~grid])
         return np.maximum(first - spread, 0.0)
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
@@ -320,6 +327,28 @@ def _expected_absolute(m: Array, s: Array) -> Array:
         z = m / s
         value = np.sqrt(2 / np.pi) * s * np.exp(-0.5 * z**2) + m * erf(z / np.sqrt(2))
     return np.where(s > 0, value, np.abs(m))
+
+
+def _spread_of_pairs(mu: Array, s: Array) -> Array:
+    """1/(2J²) Σ_jk A(μ_j - μ_k, √(s_j² + s_k²)) for every column of μ and s (J, A)."""
+    # The terms j = k: A(0, √2 s) = 2 s/√π. The others come in equal pairs, so half suffice.
+    total, variance = (s / np.sqrt(np.pi)).sum(axis=0), s**2
+    for j in range(1, len(mu)):
+        total += _expected_absolute(mu[:j] - mu[j], np.sqrt(variance[:j] + variance[j])).sum(axis=0)
+    return total / len(mu) ** 2
+
+
+def _spread_on_grid(mu: Array, s: Array, low: Array, high: Array, points: Array) -> Array:
+    """∫ F (1 - F) dx for every column of μ and s (J, A), by the trapezoidal rule from `low` to `high`.
+
+    The integrand is smooth and vanishes at both ends, so the error falls like exp(-(π s/h)²) with the step h.
+    """
+    total, h = np.zeros(len(low)), (high - low) / np.maximum(points, 1.0)
+    offset = low - mu  # differences of components: a common offset such as 1e9 then costs no digits
+    for k in range(1, int(points.max(initial=0.0))):
+        F = ndtr((offset + k * h) / s).mean(axis=0)
+        total += F * (1.0 - F)  # beyond `high` this is zero
+    return total * h
 
 
 def finite_array(value: ArrayLike, name: str) -> Array:

@@ -248,12 +248,13 @@ def slices(
         grid = np.linspace(low, high, 80) if high > low else np.linspace(low - 1.0, high + 1.0, 80)
         at = np.tile(np.median(points, axis=0), (len(grid), 1))
         at[:, column] = grid
-        f = posterior.predict(at, include_noise=False)
+        y = posterior.predict(at, include_noise=True)
+        f = y.latent()
         q = f.quantile(np.array([0.025, 0.25, 0.5, 0.75, 0.975]))
         panel.fill_between(grid, q[0], q[4], color=SKY, alpha=0.35, lw=0, label="95 % of f")
         panel.fill_between(grid, q[1], q[3], color=BLUE, alpha=0.4, lw=0, label="50 % of f")
         panel.plot(grid, q[2], color=BLUE, lw=1.6, label="median")
-        for bound in posterior.predict(at, include_noise=True).interval(0.95):
+        for bound in y.interval(0.95):
             panel.plot(grid, bound, color=GREY, lw=1, ls=":")
         panel.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
         _rug(panel, points[(points[:, column] >= grid[0]) & (points[:, column] <= grid[-1]), column])

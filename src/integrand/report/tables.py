@@ -1,8 +1,10 @@
 """What a report says in numbers, as plain rows: lists of dictionaries, in the units of the data."""
 
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from integrand.metrics import evaluate
@@ -58,16 +60,20 @@ class Entry:
         theta = (values - self.offset) / self.factor
         x, slope = (theta**2, 2.0 * np.abs(theta)) if self.prior.squared else (theta, np.ones_like(theta))
         with float64_scope():
-            distribution = self.prior.distribution
-            inside = np.asarray(distribution.support(x)) & (not self.prior.positive or theta > 0)
+            inside = np.asarray(self.prior.distribution.support(x)) & (not self.prior.positive or theta > 0)
             safe = np.where(inside, x, self.prior.median ** (2 if self.prior.squared else 1))
-            density = np.exp(np.asarray(distribution.log_prob(safe)))
+            density = np.exp(np.asarray(_log_density(safe, prior=self.prior)))
         return np.where(inside, density * slope / self.factor, 0.0)
 
     @property
     def prior_median(self) -> float:
         """Median of the prior in these units."""
         return self.prior.median * self.factor + self.offset
+
+
+@partial(jax.jit, static_argnames="prior")
+def _log_density(x: np.ndarray, prior: Prior) -> Any:
+    return prior.distribution.log_prob(x)  # one program, and not one for each step of the formula
 
 
 def entries(posterior: Posterior) -> list[Entry]:
