@@ -48,6 +48,10 @@ class DistributedError(IntegrandError):
     """Processes that should fit together cannot join, or one of them was lost."""
 
 
+class PriorWarning(UserWarning):
+    """A number or a prior that the user chose lies where the data cannot speak."""
+
+
 class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""
 

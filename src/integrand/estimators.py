@@ -91,7 +91,7 @@ class SparseGP(BaseEstimator):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A fitted estimator from a model file; it needs no training data and nothing in the file is executed."""
         saved = load_model(path)
-        model, settings = saved.posterior.model, _saved_settings(saved)
+        model, settings = saved.posterior.model.given or saved.posterior.model, _saved_settings(saved)
         parameters = {name: settings.pop(name) for name in _SETTINGS if name in settings}
         make: Any = cls  # the constructors of the two estimators have more parameters than that of their base
         estimator = make(
@@ -193,8 +193,8 @@ def _with_advice(message: str) -> str:
 class SparseGPRegressor(RegressorMixin, SparseGP):
     """Sparse Gaussian process regression whose hyperparameters are integrated out.
 
-    Data are standardised inside; predictions are in the units of `y`. Priors, and numbers given in their place,
-    speak of standardised data.
+    Data are standardised inside. Predictions, numbers and priors are in the units of the data; presets, and what
+    `standardised` is put around, are for standardised data.
 
     Parameters
     ----------
@@ -213,7 +213,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     sampler : str
         Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
-        Standard deviation of the observations and level of the function: a number or a prior.
+        Standard deviation of the observations and level of the function, in the units of y: a number or a prior. By
+        default the noise is inferred and the mean is that of y.
     bound : str, optional
         Collapsed bound of the sparse methods that have one: `titsias` or `tight`; by default that of the method.
     chains, target_ess, max_draws, max_minutes, target_accept
@@ -253,7 +254,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         method: str = "sgpr-hmc",
         priors: str = DEFAULT,
         noise: Any = None,
-        mean: Any = 0.0,
+        mean: Any = None,
         likelihood: Any = "gaussian",
         bound: str | None = None,
         sampler: str = "default",
@@ -345,7 +346,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
 
     @classmethod
     def _own_parameters(cls, saved: SavedModel) -> dict[str, Any]:
-        model = saved.posterior.model
+        model = saved.posterior.model.given or saved.posterior.model
         if isinstance(model.likelihood, Bernoulli):
             raise InputError("this file holds a classifier: use SparseGPClassifier.load")
         noise = {"noise": model.noise} if model.likelihood.has_noise else {}
@@ -373,7 +374,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
     priors : str
         Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
     mean
-        Level of the latent function: a number or a prior.
+        Level of the latent function: a number or a prior; by default 0.
     sampler : str
         Of `joint-hmc`: `default` (`nuts`), `nuts`, `hmc` or `sghmc`.
     chains, target_ess, max_draws, max_minutes, target_accept, steps, settings, strict, progress, random_state, run_dir
@@ -394,7 +395,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         method: str = "joint-hmc",
         link: str = "probit",
         priors: str = DEFAULT,
-        mean: Any = 0.0,
+        mean: Any = None,
         sampler: str = "default",
         chains: int = 4,
         target_ess: float = 400.0,

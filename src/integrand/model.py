@@ -1,11 +1,12 @@
 """A model of the data: mean, kernel, noise and likelihood with the priors of their hyperparameters.
 
 It maps natural hyperparameters θ to the unconstrained φ that samplers move in and back, gives the log prior, and can
-be described as JSON for run directories and model files.
+be described as JSON for run directories and model files. A user describes a model in the units of the data; `fit`
+hands methods the same model for standardised data, which `units.py` makes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,21 +17,36 @@ from jaxtyping import Array, Float
 
 from integrand.errors import InputError
 from integrand.gp import BOUNDS, GP, check_bound
-from integrand.kernels.base import FieldInfo, Kernel, number_or_prior
+from integrand.kernels.base import Change, FieldInfo, Kernel, number_or_prior
 from integrand.kernels.registry import describe_kernel, restore_kernel
 from integrand.likelihoods import Gaussian, Likelihood, describe_likelihood, restore_likelihood
 from integrand.precision import in_float64
-from integrand.priors import DEFAULT, HalfCauchy, Normal, Prior, describe_value, preset_prior, restore_value
+from integrand.priors import (
+    DEFAULT,
+    ColumnPriors,
+    HalfCauchy,
+    Prior,
+    Standardised,
+    bare,
+    describe_value,
+    preset_prior,
+    restore_value,
+    standardised,
+)
+from integrand.units import lines_of_values, standardised_field
 
 Theta = dict[str, Float[Array, "..."]]
 
-_MEAN_FIELD = FieldInfo("mean", "mean", unit="y", default=lambda n_columns: Normal(0.0, 1.0))
-_NOISE_FIELD = FieldInfo("noise", "noise", unit="y", default=lambda n_columns: HalfCauchy(1.0))
+MEAN_FIELD = FieldInfo("mean", "mean", unit="y")
+NOISE_FIELD = FieldInfo("noise", "noise", unit="y", default=lambda n_columns: HalfCauchy(1.0))
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One inferred hyperparameter: path, prior, shape, the columns it speaks of, unit, and its place in φ."""
+    """One inferred hyperparameter: path, prior, shape, the columns it speaks of, unit, and its place in φ.
+
+    Of a field that is fixed for some columns it is the rest.
+    """
 
     name: str
     prior: Prior
@@ -51,7 +67,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A GP regression model for data with given columns.
+    """A GP regression model for data with given columns, in the units of these data.
 
     Parameters
     ----------
@@ -63,7 +79,7 @@ class Model:
         Standard deviation of the observations: a number, a prior, or None for the preset's. For a Student-t
         likelihood its scale; likelihoods without noise (Bernoulli, Poisson) leave it out.
     mean
-        The constant that the function varies around: a number (0 by default) or a prior.
+        The constant that the function varies around: a number or a prior. None is the mean of y.
     priors
         Name of the preset: `paper`, `scaled` or `pooled`.
     likelihood
@@ -71,8 +87,17 @@ class Model:
     bound
         The collapsed bound of sparse methods: `titsias`, the paper's, or `tight`, which is never lower.
 
+    Numbers and priors are in the units of the data: a lengthscale in that of its column, scale and noise in that of y.
+    Presets, and what `standardised` is put around, speak of standardised data.
+
     Models with the same kernel, noise, mean, likelihood and bound are equal and hash alike: compiled functions are
     shared.
+
+    Attributes
+    ----------
+    given, scaler
+        Of the model of a fit, which is for standardised data: the model that it was made from, and how the data were
+        standardised. None elsewhere.
     """
 
     kernel: Kernel
@@ -82,13 +107,15 @@ class Model:
     priors: str
     likelihood: Likelihood
     bound: str
+    given: "Model | None" = None
+    scaler: Any = None
 
     def __init__(
         self,
         kernel: Kernel,
         columns: int | Sequence[str],
         noise: Any = None,
-        mean: Any = 0.0,
+        mean: Any = None,
         priors: str = DEFAULT,
         likelihood: Likelihood | None = None,
         bound: str = BOUNDS[0],
@@ -103,12 +130,21 @@ class Model:
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"two input columns are both called {twice!r}: rename one")
 
+        def preset(field_info: FieldInfo) -> Standardised:
+            if field_info is MEAN_FIELD:
+                return standardised(0.0)
+            rule = preset_prior(priors, field_info.field, len(field_info.columns), field_info.default)
+            return standardised(rule)
+
         def resolve(field_info: FieldInfo, value: Any) -> Any:
             if value is None:
-                value = preset_prior(priors, field_info.field, len(field_info.columns), field_info.default)
+                value = preset(field_info)
+            elif isinstance(value, tuple):
+                value = tuple(preset(field_info) if entry is None else entry for entry in value)
             _check_field(field_info, value)
             return value
 
+        kernel = kernel.for_columns(names)
         kernel.check(len(names))
         if not isinstance(likelihood, Likelihood):
             raise InputError(f"likelihood must be one such as Gaussian() or Poisson(), not {likelihood!r}")
@@ -119,14 +155,43 @@ class Model:
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
-            "noise": resolve(_NOISE_FIELD, number_or_prior(noise, "noise")),
-            "mean": resolve(_MEAN_FIELD, number_or_prior(mean, "mean")),
+            "noise": resolve(NOISE_FIELD, number_or_prior(noise, "noise")),
+            "mean": resolve(MEAN_FIELD, number_or_prior(mean, "mean")),
             "priors": priors,
             "likelihood": likelihood,
             "bound": check_bound(bound),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def for_data(self, scaler: Any) -> "Model":
+        """The model for data that `scaler` standardised. One that is of a fit is made from what it was given as."""
+        given = self if self.given is None else self.given
+
+        def change(field_info: FieldInfo, value: Any) -> Any:
+            if field_info is NOISE_FIELD and not given.likelihood.has_noise:
+                return value
+            return standardised_field(field_info, value, scaler, given.columns)
+
+        return given._with(given.map_fields(change))._of_fit(given, scaler)
+
+    def restored_for(self, scaler: Any) -> "Model":
+        """The same model, which is for data that `scaler` standardised already: it comes from a file or a fit."""
+        if self.scaler is scaler and self.given is not None:
+            return self
+        given = self.given  # files of earlier versions have none: their numbers are standardised
+        given = self._with(self.map_fields(lambda field_info, value: standardised(value))) if given is None else given
+        return self._of_fit(given, scaler)
+
+    def _with(self, gp: GP) -> "Model":
+        noise = gp.noise if self.likelihood.has_noise else None
+        return Model(gp.kernel, self.columns, noise, gp.mean, self.priors, self.likelihood, self.bound)
+
+    def _of_fit(self, given: "Model", scaler: Any) -> "Model":
+        model = self._with(GP(self.kernel, self.noise, self.mean))
+        object.__setattr__(model, "given", given)
+        object.__setattr__(model, "scaler", scaler)
+        return model
 
     @property
     def n_columns(self) -> int:
@@ -139,14 +204,21 @@ class Model:
         parameters: list[Parameter] = []
 
         def note(field_info: FieldInfo, value: Any) -> Any:
-            if isinstance(value, Prior):
+            prior, shape, columns = bare(value), field_info.shape, field_info.columns
+            if isinstance(value, tuple):
+                free = {
+                    column: prior
+                    for column, v in zip(columns, value, strict=True)
+                    if isinstance(prior := bare(v), Prior)
+                }
+                columns, shape, distinct = tuple(free), (len(free),), set(free.values())
+                prior = ColumnPriors(entries=tuple(free.values())) if len(distinct) > 1 else next(iter(distinct), None)
+            if isinstance(prior, Prior):
                 start = parameters[-1].start + parameters[-1].size if parameters else 0
-                parameters.append(
-                    Parameter(field_info.path, value, field_info.shape, field_info.columns, field_info.unit, start)
-                )
+                parameters.append(Parameter(field_info.path, prior, shape, columns, field_info.unit, start))
             return value
 
-        self._map_fields(note)
+        self.map_fields(note)
         return tuple(parameters)
 
     @cached_property
@@ -189,11 +261,7 @@ class Model:
 
     def gp(self, theta: Mapping[str, Any]) -> GP:
         """The GP with these hyperparameters: priors replaced by values, fixed numbers by arrays."""
-
-        def fill(field_info: FieldInfo, value: Any) -> Any:
-            return jnp.asarray(theta[field_info.path] if isinstance(value, Prior) else value, float)
-
-        return self._map_fields(fill)
+        return self.map_fields(lambda field_info, value: filled(value, lambda: theta[field_info.path]))
 
     def sample_prior(self, key: jax.Array, n: int) -> Theta:
         """`n` draws of every hyperparameter from its prior, stacked along a first axis."""
@@ -210,9 +278,10 @@ class Model:
         """φ of these natural hyperparameters, as a NumPy array in float64."""
         return np.asarray(self.phi(theta))
 
-    def _map_fields(self, change) -> GP:
+    def map_fields(self, change: Change) -> GP:
+        """Kernel, noise and mean with every field replaced by what `change` returns for it."""
         kernel = self.kernel.map_fields(change, self.n_columns, self.kernel.name or "")
-        return GP(kernel, change(_NOISE_FIELD, self.noise), change(_MEAN_FIELD, self.mean))
+        return GP(kernel, change(NOISE_FIELD, self.noise), change(MEAN_FIELD, self.mean))
 
     @cached_property
     def _identity(self) -> tuple:
@@ -237,9 +306,30 @@ class Model:
         other += "" if self.bound == BOUNDS[0] else f", bound={self.bound!r}"
         return f"Model({self.kernel}, noise={self.noise}, mean={self.mean}, columns={list(self.columns)}{other})"
 
+    def __str__(self) -> str:
+        other = "" if self.likelihood == Gaussian() else f"\nlikelihood: {self.likelihood!r}"
+        kernel = self.kernel if self.given is None else self.given.kernel
+        return "\n".join([f"kernel: {kernel}{other}", *lines_of_values(self)])
+
+
+def filled(value: Any, theta: Callable[[], Any]) -> Float[Array, "..."]:
+    """What a field is in a GP: its numbers, and for what is inferred the values that `theta` gives."""
+    if not isinstance(value, tuple):
+        return jnp.asarray(theta() if isinstance(bare(value), Prior) else bare(value), float)
+    free = [isinstance(bare(entry), Prior) for entry in value]
+    if all(free):
+        return jnp.asarray(theta(), float)
+    fixed = jnp.asarray([0.0 if inferred else bare(entry) for inferred, entry in zip(free, value, strict=True)], float)
+    return fixed.at[np.flatnonzero(free)].set(jnp.asarray(theta(), float)) if any(free) else fixed
+
 
 def _check_field(field_info: FieldInfo, value: Any) -> None:
     """Refuse values of the wrong kind, sign or length, naming the path."""
+    value = bare(value)
+    if isinstance(value, tuple) and not all(isinstance(entry, float) for entry in value):
+        for entry in value:
+            _check_field(field_info, entry)
+        return
     signed = field_info.field == "mean"
     if isinstance(value, Prior):
         if not signed and not value.positive:
@@ -267,7 +357,9 @@ def describe_model(model: Model) -> dict[str, Any]:
     }
     if model.bound != BOUNDS[0]:  # as in files from before there was another
         described |= {"bound": model.bound}
-    if model.likelihood == Gaussian():
+    if model.given is not None:
+        described["given"] = describe_model(model.given)
+    if model.likelihood == Gaussian():  # as in files from before there were others
         return described
     return described | {"likelihood": describe_likelihood(model.likelihood)}
 
@@ -275,8 +367,8 @@ def describe_model(model: Model) -> dict[str, Any]:
 def restore_model(description: Mapping[str, Any]) -> Model:
     """The model that `describe_model` described."""
     try:
-        likelihood = description.get("likelihood")
-        return Model(
+        likelihood, given = description.get("likelihood"), description.get("given")
+        model = Model(
             restore_kernel(description["kernel"]),
             list(description["columns"]),
             restore_value(description["noise"]),
@@ -285,6 +377,7 @@ def restore_model(description: Mapping[str, Any]) -> Model:
             Gaussian() if likelihood is None else restore_likelihood(likelihood),
             description.get("bound", BOUNDS[0]),
         )
+        return model if given is None else model._of_fit(restore_model(given), None)
     except InputError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:

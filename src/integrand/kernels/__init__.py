@@ -2,7 +2,7 @@
 
 from integrand.kernels.base import Kernel, LeafKernel, Product, Sum, hyperparameter
 from integrand.kernels.linear import Constant, Linear, Polynomial
-from integrand.kernels.registry import kernel_named, parse_kernel, register_kernel, registered_kernels
+from integrand.kernels.registry import kernel_named, parse_kernel, parse_value, register_kernel, registered_kernels
 from integrand.kernels.stationary import (
     RBF,
     Matern12,
@@ -33,6 +33,7 @@ __all__ = [
     "hyperparameter",
     "kernel_named",
     "parse_kernel",
+    "parse_value",
     "register_kernel",
     "registered_kernels",
 ]

@@ -1,15 +1,16 @@
 """Kernels are immutable trees: leaves hold hyperparameters, `+` and `*` make flat sums and products.
 
 A field of a leaf holds a number (fixed), a prior (inferred) or None (left open: the model fills in the prior of its
-preset, or the default of the field). The path of the field, such as `lengthscale`, `0.lengthscale` or
-`trend.lengthscale`, is its name everywhere. A tree whose fields are all numbers is a covariance function.
+preset, or the default of the field). A field with an entry per column may hold one of these for each column, by name.
+The path of the field, such as `lengthscale`, `0.lengthscale` or `trend.lengthscale`, is its name everywhere. A tree
+whose fields are all numbers is a covariance function.
 """
 
 import dataclasses
 import functools
 import operator
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,16 +18,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.priors import Prior, Rule, number_text
+from integrand.priors import Prior, Rule, Standardised, bare, number_text
 
 _RESERVED = ("noise", "mean")
+_MOST_NAMES = 40  # of columns, in a message
 
 
 class FieldInfo(NamedTuple):
     """Where a field stands: its path, its own name, the columns its kernel sees, its shape when inferred, its unit.
 
-    The unit is "x" or "y" (that of the inputs or the output), "y/x", or "1" for a number without one. `default` is the
-    prior where neither the user nor the preset gives one.
+    The unit is "x" or "y" (that of the inputs or the output), "y/x", "1/x", or "1" for a number without one. `default`
+    is the prior where neither the user nor the preset gives one.
     """
 
     path: str
@@ -35,6 +37,38 @@ class FieldInfo(NamedTuple):
     shape: tuple[int, ...] = ()
     unit: str = "1"
     default: Prior | Rule | None = None
+
+    def without_y(self) -> "FieldInfo":
+        """The same in a factor of a product that does not carry the unit of y."""
+        return self._replace(unit={"y": "1", "y/x": "1/x"}.get(self.unit, self.unit))
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumn:
+    """What a field holds for some of the columns, by their names (or numbers); other columns are left open."""
+
+    items: tuple[tuple[str | int, Any], ...]
+
+    def of(self, path: str, names: Sequence[str], columns: Sequence[int]) -> tuple[Any, ...]:
+        """The entries in the order of the columns that the kernel sees."""
+        entries = {column_number(key, names): value for key, value in self.items}
+        for number in entries:
+            if number not in columns:
+                seen = ", ".join(names[i] for i in columns)
+                raise InputError(f"{path}: the kernel does not see the column {names[number]!r}: it sees {seen}")
+        return tuple(entries.get(number) for number in columns)
+
+
+def column_number(column: str | int, names: Sequence[str]) -> int:
+    """The number of a column that is given by its name or number."""
+    if isinstance(column, int):
+        if not 0 <= column < len(names):
+            raise InputError(f"the kernel is for column {column}, but the data has only columns 0 to {len(names) - 1}")
+        return column
+    if column not in names:
+        listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        raise InputError(f"there is no column {column!r}: the columns are {listed}")
+    return list(names).index(column)
 
 
 # From where a field stands and what it holds to what it shall hold.
@@ -70,6 +104,10 @@ class Kernel(eqx.Module):
     def check(self, n_columns: int) -> None:
         """Refuse, with an InputError, values whose number does not fit data with `n_columns` columns."""
         self.map_fields(_check_shape, n_columns, self.name or "")
+
+    def for_columns(self, names: Sequence[str]) -> "Kernel":
+        """The same kernel with numbers where it has names of columns, for data with these columns."""
+        return self
 
     @property
     def own_scale(self) -> Any:
@@ -132,6 +170,10 @@ class Sum(Kernel):
         """See `Kernel.map_fields`."""
         return Sum(parts=_map_parts(self.parts, change, n_columns, prefix), name=self.name)
 
+    def for_columns(self, names: Sequence[str]) -> Kernel:
+        """See `Kernel.for_columns`."""
+        return dataclasses.replace(self, parts=tuple(k.for_columns(names) for k in self.parts))
+
     def expression(self, exact: bool) -> str:
         """See `Kernel.expression`."""
         text = " + ".join(k.expression(exact) for k in self.parts)
@@ -142,7 +184,8 @@ class Product(Kernel):
     """Π of kernels. Only the product of their scales matters, so at most one scale may be inferred.
 
     `a * b` leaves the scale with the factor that has a prior on it, else with the first one that leaves it
-    open, and fixes the other open scales at 1.
+    open, and fixes the other open scales at 1. This factor carries the unit of y; if all scales are fixed, the first
+    one does. The scales of the others are numbers without a unit.
     """
 
     parts: tuple[Kernel, ...]
@@ -165,7 +208,20 @@ class Product(Kernel):
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
         """See `Kernel.map_fields`."""
-        return Product(parts=_map_parts(self.parts, change, n_columns, prefix), name=self.name)
+        carrier = _unit_carrier(self.parts)
+
+        def change_factor(i: int) -> Change:
+            return change if i == carrier else lambda info, value: change(info.without_y(), value)
+
+        parts = tuple(
+            part.map_fields(change_factor(i), n_columns, join(prefix, part.name or str(i)))
+            for i, part in enumerate(self.parts)
+        )
+        return Product(parts=parts, name=self.name)
+
+    def for_columns(self, names: Sequence[str]) -> Kernel:
+        """See `Kernel.for_columns`."""
+        return dataclasses.replace(self, parts=tuple(k.for_columns(names) for k in self.parts))
 
     @property
     def own_scale(self) -> Any:
@@ -187,7 +243,7 @@ class Product(Kernel):
 
 
 def _check_shape(field_info: FieldInfo, value: Any) -> Any:
-    shape = np.shape(value)
+    shape = (len(value),) if isinstance(value, tuple) else np.shape(value) if hasattr(value, "shape") else ()
     if shape not in ((), field_info.shape):
         expected = f"one for each of {field_info.shape[0]} columns" if field_info.shape else "a single number"
         raise InputError(f"{field_info.path} has {shape[0]} values, but takes {expected}")
@@ -207,7 +263,7 @@ def _map_parts(parts: tuple[Kernel, ...], change: Change, n_columns: int, prefix
 
 def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Fix at 1 the open scales of all factors but one."""
-    inferred = [k for k in parts if k.own_scale is not None and not isinstance(k.own_scale, (float, tuple))]
+    inferred = [k for k in parts if k.own_scale is not None and not is_fixed(k.own_scale)]
     if len(inferred) > 1:
         raise InputError(
             f"the data cannot tell the scales of {inferred[0]!r} and {inferred[1]!r} apart in a product: "
@@ -221,7 +277,23 @@ def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 def _first_free(parts: tuple[Kernel, ...]) -> int | None:
     """Position of the first part whose scale is open or inferred."""
-    return next((i for i, k in enumerate(parts) if not isinstance(k.own_scale, (float, tuple))), None)
+    return next((i for i, k in enumerate(parts) if not is_fixed(k.own_scale)), None)
+
+
+def _unit_carrier(parts: tuple[Kernel, ...]) -> int:
+    """Position of the factor whose scale has the unit of y."""
+    free = _first_free(parts)
+    if free is not None:
+        return free
+    have_one = (i for i, k in enumerate(parts) if isinstance(k, Sum))
+    return next(have_one, next((i for i, k in enumerate(parts) if hasattr(k, "scale")), 0))
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a field holds only numbers: nothing in it is inferred or left open."""
+    if isinstance(value, tuple):
+        return all(is_fixed(entry) for entry in value)
+    return isinstance(bare(value), float)
 
 
 def _refuse_same_names(parts: tuple[Kernel, ...]) -> None:
@@ -248,37 +320,64 @@ def hyperparameter(*, default: Prior | Rule | None = None, per_column: bool = Fa
     return eqx.field(default=None, converter=number_or_prior, metadata=metadata)
 
 
-def _column_numbers(active: Any) -> tuple[int, ...] | None:
-    """Column numbers as a tuple; a single number is one column."""
+def _column_keys(active: Any) -> tuple[int | str, ...] | None:
+    """Names or numbers of columns as a tuple; a single one is one column."""
     if active is None:
         return None
-    numbers = active if isinstance(active, (list, tuple, range, np.ndarray)) else (active,)
-    if not all(isinstance(number, (int, np.integer)) and not isinstance(number, bool) for number in numbers):
-        raise InputError(f"active takes column numbers from 0, such as active=(0, 2), not {active!r}")
-    return tuple(map(int, numbers))
+    keys = active if isinstance(active, (list, tuple, range, np.ndarray)) else (active,)
+    if not all(isinstance(key, (int, np.integer, str)) and not isinstance(key, bool) for key in keys):
+        raise InputError(
+            f"active takes names of columns, such as active=('temp', 'hr'), or numbers from 0, not {active!r}"
+        )
+    return tuple(str(key) if isinstance(key, str) else int(key) for key in keys)
 
 
 class LeafKernel(Kernel):
-    """A kernel that is not made of others. `active` are the columns it sees (all by default)."""
+    """A kernel that is not made of others. `active` are the columns it sees, by name or number (all by default)."""
 
-    active: tuple[int, ...] | None = eqx.field(default=None, converter=_column_numbers, static=True, kw_only=True)
+    active: tuple[int | str, ...] | None = eqx.field(default=None, converter=_column_keys, static=True, kw_only=True)
     name: str | None = eqx.field(default=None, static=True, kw_only=True)
 
     def columns(self, X: Float[Array, "A D"]) -> Float[Array, "A C"]:
         """The columns of X that this kernel sees."""
-        return X if self.active is None else X[:, np.asarray(self.active)]
+        return X if self.active is None else X[:, np.asarray(self._numbers())]
+
+    def _numbers(self) -> tuple[int, ...]:
+        """The columns it sees, as numbers."""
+        if any(isinstance(column, str) for column in self.active or ()):
+            raise InputError(f"{self!r} names its columns: make a Model of it with the names of the data's columns")
+        return tuple(column for column in self.active or () if isinstance(column, int))
 
     def active_columns(self, n_columns: int) -> tuple[int, ...]:
         """The columns it sees of data with `n_columns`; an InputError if it wants one that is not there."""
         if self.active is None:
             return tuple(range(n_columns))
-        if not self.active or min(self.active) < 0 or len(set(self.active)) != len(self.active):
+        numbers = self._numbers()
+        if not numbers or min(numbers) < 0 or len(set(numbers)) != len(numbers):
             raise InputError(f"{self!r}: active must be distinct column numbers from 0, not {self.active}")
-        if max(self.active) >= n_columns:
+        if max(numbers) >= n_columns:
             raise InputError(
-                f"{self!r} is for column {max(self.active)}, but the data has only columns 0 to {n_columns - 1}"
+                f"{self!r} is for column {max(numbers)}, but the data has only columns 0 to {n_columns - 1}"
             )
-        return self.active
+        return numbers
+
+    def for_columns(self, names: Sequence[str]) -> Kernel:
+        """See `Kernel.for_columns`."""
+        active = self.active
+        if active is not None and any(isinstance(column, str) for column in active):
+            active = tuple(column_number(column, names) for column in active)
+        kernel = dataclasses.replace(self, active=active)
+        columns, values = kernel.active_columns(len(names)), {}
+        for field in dataclasses.fields(self):
+            held = getattr(self, field.name)
+            if isinstance(held, ByColumn):
+                entries = held.of(field.name, names, columns)
+                per_column = field.metadata["per_column"] and getattr(self, "ard", False)
+                if not per_column and len(entries) > 1:
+                    reason = "with ard=True" if field.metadata["per_column"] else "for a kernel of one column"
+                    raise InputError(f"{field.name} has an entry for each column only {reason}: give one value")
+                values[field.name] = entries if per_column else entries[0]
+        return dataclasses.replace(kernel, **values) if values else kernel
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
         """See `Kernel.map_fields`."""
@@ -306,7 +405,7 @@ class LeafKernel(Kernel):
         """See `Kernel.expression`."""
         fields = sorted(dataclasses.fields(self), key=lambda f: bool(f.kw_only))  # hyperparameters first
         held = ((f.name, getattr(self, f.name), f.default) for f in fields)
-        shown = (f"{name}={_text(value, exact)}" for name, value, default in held if value is not default)
+        shown = (f"{name}={value_text(value, exact)}" for name, value, default in held if value is not default)
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -316,6 +415,16 @@ def number_or_prior(value: Any, name: str = "a hyperparameter") -> Any:
         raise InputError(f"{name} is a number or a prior such as Gamma(2, 1), not {value!r}")
     if isinstance(value, (int, float, np.number)):
         return float(value)
+    if isinstance(value, Mapping):
+        keys = (int(key) if isinstance(key, (int, np.integer)) else key for key in value)
+        items = tuple((key, number_or_prior(entry, name)) for key, entry in zip(keys, value.values(), strict=True))
+        if not items or not all(
+            isinstance(key, (int, str)) and not isinstance(entry, (tuple, ByColumn)) for key, entry in items
+        ):
+            raise InputError(f"{name}: give one number or prior for each column, by name, not {value!r}")
+        return ByColumn(items)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, (Prior, Standardised)) or v is None for v in value):
+        return tuple(number_or_prior(v, name) for v in value)
     if isinstance(value, (list, tuple, np.ndarray)):
         array = np.asarray(value)
         if array.dtype.kind not in "iuf" or array.ndim > 1:
@@ -324,11 +433,14 @@ def number_or_prior(value: Any, name: str = "a hyperparameter") -> Any:
     return value
 
 
-def _text(value: Any, exact: bool) -> str:
+def value_text(value: Any, exact: bool) -> str:
+    """What a field holds, as it is written."""
     if isinstance(value, float):
         return number_text(value, exact)
     if isinstance(value, tuple):
-        return "(" + ", ".join(_text(v, exact) for v in value) + ("," if len(value) == 1 else "") + ")"
-    if isinstance(value, Prior):
+        return "(" + ", ".join(value_text(v, exact) for v in value) + ("," if len(value) == 1 else "") + ")"
+    if isinstance(value, ByColumn):
+        return "{" + ", ".join(f"{key!r}: {value_text(entry, exact)}" for key, entry in value.items) + "}"
+    if isinstance(value, (Prior, Standardised)):
         return value.expression(exact)
     return repr(value) if isinstance(value, (bool, str, int)) else str(value)

@@ -14,7 +14,11 @@ from integrand.priors import HalfCauchy
 
 @register_kernel
 class Linear(LeafKernel):
-    """Linear functions through the origin: Σ_d scale_d² x_d x'_d, with one scale for all columns unless `ard`."""
+    """Linear functions that are zero at the means of the columns: Σ_d scale_d² x_d x'_d, with x from its mean.
+
+    `scale` is the standard deviation of the slope, in units of y per unit of x: one for all columns unless `ard`.
+    The level at the mean is the `mean` of the model, or a `Constant` beside this kernel.
+    """
 
     scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0), per_column=True, unit="y/x")
     ard: bool = eqx.field(default=False, static=True, kw_only=True)
@@ -35,11 +39,14 @@ class Linear(LeafKernel):
 
 @register_kernel
 class Polynomial(LeafKernel):
-    """Polynomials up to `degree`: scale² (x·x' + offset)^degree."""
+    """Polynomials up to `degree` in the standardised columns: scale² (x·x' + offset)^degree.
+
+    `scale` is in units of y. `offset` has no unit: it belongs to columns with mean 0 and variance 1.
+    """
 
     degree: int = eqx.field(default=2, static=True)
     offset: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0))
-    scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0))
+    scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0), unit="y")
 
     def __check_init__(self):
         if not isinstance(self.degree, int) or self.degree < 1:

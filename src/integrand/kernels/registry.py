@@ -10,12 +10,26 @@ from typing import Any, TypeVar
 
 from integrand.errors import InputError
 from integrand.kernels.base import Kernel, LeafKernel, Product, Sum
-from integrand.priors import describe_value, on_variance, prior_named, restore_value
+from integrand.priors import (
+    at_least,
+    at_most,
+    between,
+    describe_value,
+    on_variance,
+    prior_named,
+    rescaled,
+    restore_value,
+    standardised,
+)
 from integrand.registry import Registry
 
 _KERNELS: Registry[type[LeafKernel]] = Registry("kernel")
 _COMBINATIONS = {"Sum": Sum, "Product": Product}
 _EXAMPLE = "rbf(active=0) + periodic(period=1)*rbf"
+# Functions of priors that expressions know beside the priors themselves.
+_OF_PRIORS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (on_variance, standardised, between, at_most, at_least, rescaled)
+}
 
 K = TypeVar("K", bound=type[LeafKernel])
 
@@ -70,8 +84,9 @@ def restore_kernel(description: Mapping[str, Any]) -> Kernel:
 def parse_kernel(text: str) -> Kernel:
     """The kernel that an expression describes: names, `+`, `*`, parentheses, fields by name, `.named('trend')`.
 
-    Fields hold numbers, tuples of numbers, True, False, texts, None, or priors such as `gamma(2, 1)` and
-    `on_variance(gamma(2, 1))`. What `repr` prints of a kernel is such an expression. Nothing in it is executed.
+    Fields hold numbers, tuples, True, False, texts, None, priors such as `gamma(2, 1)`, `between(2, 15)` and
+    `standardised(gamma(2, 1))`, or one of these for each column: `{'temp': uniform(2, 15), 'hr': 24}`. What
+    `repr` prints of a kernel is such an expression. Nothing in it is executed.
 
     Examples
     --------
@@ -84,6 +99,16 @@ def parse_kernel(text: str) -> Kernel:
         raise InputError(f"the kernel {_shown(text)} cannot be used: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"the kernel {_shown(text)} cannot be read: write for example {_EXAMPLE}") from None
+
+
+def parse_value(text: str) -> Any:
+    """The number or prior that an expression describes, such as `3.5` or `between(2, 15)`. Nothing is executed."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except InputError as error:
+        raise InputError(f"{_shown(text)} cannot be used: {error}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"{_shown(text)} cannot be read: write a number, or a prior such as at_most(0.5)") from None
 
 
 def _shown(text: str) -> str:
@@ -113,7 +138,7 @@ def _kernel(node: ast.expr) -> Kernel:
 
 
 def _value(node: ast.expr) -> Any:
-    """What stands behind `field=`: a constant, a tuple of them, or a prior."""
+    """What stands behind `field=`: a constant, a prior, or several of them in a tuple or by column."""
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
@@ -121,8 +146,13 @@ def _value(node: ast.expr) -> Any:
             return -value
         case ast.Tuple(elts=entries) | ast.List(elts=entries):
             return tuple(_value(entry) for entry in entries)
-        case ast.Call(func=ast.Name(id="on_variance"), args=[prior], keywords=[]):
-            return on_variance(_value(prior))
+        case ast.Dict(keys=keys, values=values) if all(
+            isinstance(key, ast.Constant) and isinstance(key.value, str) for key in keys
+        ):
+            pairs = zip(keys, values, strict=True)
+            return {key.value: _value(entry) for key, entry in pairs if isinstance(key, ast.Constant)}
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords) if name.lower() in _OF_PRIORS:
+            return _call(_OF_PRIORS[name.lower()], name, arguments, keywords)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             return _call(prior_named(name), name, arguments, keywords)
     shown = _shown(ast.unparse(node))

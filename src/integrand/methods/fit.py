@@ -14,8 +14,9 @@ from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
 from integrand.data.processes import Processes, SharedWork, SingleProcess
 from integrand.data.scaling import Standardiser
-from integrand.data.sources import ArrayRows, MappedRows, RowSource, as_rows
-from integrand.errors import ConvergenceWarning, InputError, RunDirectoryError, callers_level
+from integrand.data.sources import ArrayRows, MappedRows, Overview, RowSource, as_rows
+from integrand.errors import ConvergenceWarning, InputError, PriorWarning, RunDirectoryError, callers_level
+from integrand.infer.verdict import Finding
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
@@ -28,6 +29,7 @@ from integrand.progress import Progress, shown
 from integrand.storage.model_file import model_bytes, model_from_bytes
 from integrand.storage.run_store import RunStore
 from integrand.targets import CollapsedTarget
+from integrand.units import doubts
 
 # Arguments of earlier versions, which work for one version with a warning: what to write in their place.
 _INSTEAD = {
@@ -48,7 +50,7 @@ def fit(
     method: str = "sgpr-hmc",
     likelihood: str | Likelihood | None = None,
     noise: Any = None,
-    mean: Any = 0.0,
+    mean: Any = None,
     priors: str = DEFAULT,
     Z: Any = None,
     run_dir: str | Path | None = None,
@@ -64,7 +66,9 @@ def fit(
         Arrays or a data frame; or, without y, rows of another source: `ArrayRows(X, y, columns=...)`,
         `open_rows("big.parquet", target="y")` or `MappedRows(X, y)`.
     kernel, noise, mean, priors
-        See `Model`; the default kernel is RBF with one lengthscale per column. Priors are of standardised data.
+        See `Model`; the default kernel is RBF with one lengthscale per column. Numbers and priors are in the units of
+        the data. Presets, and what `standardised` is put around, are for standardised data. A value that the data
+        cannot speak of is a PriorWarning.
     method
         One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
     likelihood
@@ -89,6 +93,8 @@ def fit(
     rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y)
     model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood), bound)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
+    for finding in spec.findings:
+        warnings.warn(f"{finding.sentence} {finding.remedy}", PriorWarning, stacklevel=callers_level())
     with RunStore.create(run_dir, spec, old.get("record")) as store:
         posterior = run(spec, store, progress)
     return enforce_verdict(posterior, strict)
@@ -134,25 +140,30 @@ class FitSpec:
     """Everything that determines a fit."""
 
     method: str
-    model: Model
+    model: Model  # for standardised data
     scaler: Standardiser
     settings: Settings
     rows: RowSource
     subsample: np.ndarray | None  # some of the rows, target last, in their own units
     Z: np.ndarray | None  # inducing inputs to start from, standardised
+    findings: tuple[Finding, ...] = ()  # on numbers and priors that the data cannot speak of
 
     @classmethod
     def of(
         cls, method: str, model: Model, rows: RowSource, settings: Settings, Z: Any = None, resumable: bool = False
     ) -> "FitSpec":
-        """Check the request, read the rows once, and standardise them. Z is in the units of X."""
+        """Check the request, read the rows once, and standardise. The model and Z are in the units of the data."""
         chosen = method_named(method)
         chosen.check(settings, model.likelihood, rows, resumable)
         overview = rows.overview(settings.subsample_rows, settings.seed)
         scaler = overview.standardiser(model.likelihood)
+        model = model.for_data(scaler)
         chosen.check_model(model, overview)
+        y_range = float(overview.low[-1]), float(overview.high[-1])
+        found = doubts(model, _some_inputs(rows, overview), rows.n_rows, y_range)
+        findings = tuple(Finding(d.code, False, d.sentence, d.remedy) for d in found)
         Z = None if Z is None else scaler.transform_X(np.asarray(Z, float))
-        return cls(method, model, scaler, settings, rows, overview.subsample, Z)
+        return cls(method, model, scaler, settings, rows, overview.subsample, Z, findings)
 
     @property
     def processes(self) -> Processes:
@@ -178,6 +189,7 @@ class FitSpec:
         """All but the arrays, as JSON."""
         header = {"method": self.method, "model": describe_model(self.model), "settings": self.settings.as_json()}
         header["own_steps"] = True
+        header["findings"] = [finding._asdict() for finding in self.findings]
         rows = self.rows.describe()
         return header | ({"rows": rows, "memory": self.rows.memory, "total": self.rows.n_rows} if rows else {})
 
@@ -214,7 +226,17 @@ class FitSpec:
         subsample = arrays.get("sample")
         if rows.in_memory:
             subsample = rows.overview(settings.subsample_rows, settings.seed).subsample
-        return cls(header["method"], model, Standardiser(**scaler), settings, rows, subsample, arrays.get("Z"))
+        findings = tuple(Finding(**finding) for finding in header.get("findings", ()))
+        standardiser = Standardiser(**scaler)
+        model = model.restored_for(standardiser)
+        return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
+
+
+def _some_inputs(rows: RowSource, overview: Overview) -> np.ndarray:
+    """Inputs of some rows, or of all, in their own units."""
+    if overview.subsample is not None:
+        return overview.subsample[:, :-1]
+    return rows.arrays()["X"]
 
 
 def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]:
@@ -245,7 +267,7 @@ def run(spec: FitSpec, store: RunStore, progress: bool | Progress) -> Posterior:
     with shown(progress if processes.is_leader else False) as listener:
         problem = spec.problem()
         shared = shared_work(problem, spec.n_inducing)
-        return processes.lead(lambda: method.run(problem, FitContext(problem, store, listener)), shared)
+        return processes.lead(lambda: method.run(problem, FitContext(problem, store, listener, spec.findings)), shared)
 
 
 def shared_work(problem: Problem, n_inducing: int) -> SharedWork[Posterior]:

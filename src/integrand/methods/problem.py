@@ -234,13 +234,13 @@ def _without_resuming(finding: Finding) -> Finding:
 class FitContext:
     """The record of one fit: phases and their seconds, notes, findings, the history of the bound, the run store."""
 
-    def __init__(self, problem: Problem, store: RunStore, progress: Progress):
+    def __init__(self, problem: Problem, store: RunStore, progress: Progress, findings: tuple[Finding, ...] = ()):
         self.problem, self.settings, self.store, self.progress = problem, problem.settings, store, progress
         self.clock = Clock()
         self._earlier = store.seconds()  # of the processes that began this run
         self.store.refuse_another_kind(self.settings.sampler == "nested")
         self.notes: list[str] = []
-        self.findings: list[Finding] = []  # what else the verdict has to say
+        self.findings: list[Finding] = list(findings)  # what else the verdict has to say
         self.history: list[BoundPoint] = []
         self.interrupted = False
         self.evidence: tuple[float, float] | None = None
@@ -368,6 +368,8 @@ class FitContext:
         self.store.save_seconds(self.seconds)
         if verdict is not None and not self.store.keeps:
             verdict = dataclasses.replace(verdict, findings=tuple(map(_without_resuming, verdict.findings)))
+        if verdict is None:
+            self.notes += [f"{finding.sentence} {finding.remedy}" for finding in self.findings]
         return Posterior(
             method=problem.method,
             model=problem.model,

@@ -76,10 +76,7 @@ def log_prior_group(model: Model, x: Float[np.ndarray, "C n P"], factors: Mappin
     for p in model.parameters:
 
         def log_density(phi, p=p):
-            own, value = p.of(phi), model.theta(phi)[p.name]
-            # A prior on the square: dx/dθ = 2θ.
-            of_square = jnp.sum(jnp.log(2.0 * value)) if p.prior.squared else 0.0
-            return p.prior.log_density(own) - p.prior.log_jacobian(own) + of_square
+            return p.prior.log_density_of_theta(p.of(phi))
 
         units = np.sum(np.log(np.broadcast_to(factors[p.name], p.shape)))
         values = np.asarray(jax.jit(jax.vmap(log_density))(flat)).reshape(x.shape[:2])

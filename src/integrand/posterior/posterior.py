@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,8 @@ from integrand.posterior.inference_data import (
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive
 from integrand.precision import in_float64
+from integrand.priors import Prior
+from integrand.units import parameter_factor, unit_offset, values
 
 
 class BoundPoint(NamedTuple):
@@ -48,7 +51,8 @@ class BoundPoint(NamedTuple):
 class Posterior:
     """Draws of θ (one, for methods that optimise), inducing inputs, and what they predict.
 
-    Hyperparameters are those of standardised data unless `original_units` is asked for.
+    Hyperparameters are those of standardised data unless `original_units` is asked for, and so is `model`, of which
+    `print` shows every value in both units. `model.given` is the model as the user described it.
     """
 
     method: str
@@ -66,6 +70,9 @@ class Posterior:
     notes: tuple[str, ...] = ()  # what the method decided or ran into, in sentences
     evidence: tuple[float, float] | None = None  # log evidence and its standard error, where the sampler gives one
 
+    def __post_init__(self):
+        object.__setattr__(self, "model", self.model.restored_for(self.scaler))
+
     @cached_property
     def theta(self) -> dict[str, Float[np.ndarray, "..."]]:
         """Draws by name, each (chain, draw, ...), for standardised data."""
@@ -73,20 +80,40 @@ class Posterior:
 
     @cached_property
     def theta_original(self) -> dict[str, Float[np.ndarray, "..."]]:
-        """Draws by name in the units of the data; a number that has no unit of its own stays as it is."""
-        return self.in_original_units(self.theta)
+        """Draws by name in the units of the data, each (chain, draw, ...); fixed values are there too.
+
+        A number that has no unit of its own stays as it is. A vector has an entry for each column, fixed or not.
+        """
+        shape = self.chains.x.shape[:2]
+        found = self.in_original_units(self.theta)
+        inferred = {p.name for p in self.model.parameters}
+        return {
+            name: value if name in inferred else np.broadcast_to(value, (*shape, *np.shape(value)))
+            for name, value in found.items()
+        }
 
     def in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
-        """Hyperparameters of standardised data, all or some of them, in the units of the data."""
-        by_name = {p.name: p for p in self.model.parameters}
-        for name in theta:
-            if name not in by_name:
-                raise InputError(f"there is no inferred hyperparameter {name!r}: choose from {', '.join(by_name)}")
-        return {
-            name: theta[name] * self.unit_factor(p) + self.unit_offset(p)
-            for name, p in by_name.items()
-            if name in theta
-        }
+        """Hyperparameters of standardised data, all or some by name, in the units of the data; fixed values too."""
+        unknown = [name for name in theta if name not in {p.name for p in self.model.parameters}]
+        if unknown:
+            known = ", ".join(p.name for p in self.model.parameters) or "none"
+            raise InputError(f"there is no inferred hyperparameter {unknown[0]!r}: choose from {known}")
+        inferred = self.inferred_in_original_units(theta)
+        found: dict[str, Any] = {}
+        for path, entries in groupby(values(self.model), lambda value: value.path):
+            entries = list(entries)
+            fixed = np.array([np.nan if isinstance(v.original, Prior) else v.original for v in entries])
+            vector, free = entries[0].name != path, np.isnan(fixed)
+            if not np.any(free):
+                found[path] = fixed if vector else fixed[0]
+            elif path in inferred:
+                found[path] = _merged(np.asarray(inferred[path]), fixed, free) if np.any(~free) else inferred[path]
+        return found
+
+    def inferred_in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for what is inferred alone: of a vector with fixed entries the others."""
+        parameters = (p for p in self.model.parameters if p.name in theta)
+        return {p.name: theta[p.name] * self.unit_factor(p) + self.unit_offset(p) for p in parameters}
 
     @cached_property
     def theta_optimum(self) -> dict[str, Float[np.ndarray, "..."]]:
@@ -146,7 +173,9 @@ class Posterior:
         theta = self._theta_of(chains.x)
         factors = {p.name: self.unit_factor(p) if original_units else 1.0 for p in self.model.parameters}
         groups = {
-            "posterior": posterior_group(self.model, self.in_original_units(theta) if original_units else theta),
+            "posterior": posterior_group(
+                self.model, self.inferred_in_original_units(theta) if original_units else theta
+            ),
             "sample_stats": sample_stats_group(chains),
             "log_prior": log_prior_group(self.model, chains.x, factors),
         }
@@ -159,12 +188,15 @@ class Posterior:
 
     def unit_factor(self, p: Parameter) -> Any:
         """The factor from standardised to original units; 1 where a number covers columns of different scales."""
-        x = self.scaler.x_sd[list(p.columns)] if p.columns else np.ones(1)
-        shared = p.shape or bool(np.all(x == x[0]))
-        x = x if p.shape else x[0]
-        y = float(self.scaler.y_sd)
-        return {"1": 1.0, "y": y, "x": x if shared else 1.0, "y/x": y / x if shared else 1.0}[p.unit]
+        return parameter_factor(p, self.scaler)
 
     def unit_offset(self, p: Parameter) -> float:
         """What is added in original units: the mean of y, for a constant mean."""
-        return float(self.scaler.y_mean) if p.name == "mean" else 0.0
+        return unit_offset(p.name, self.scaler)
+
+
+def _merged(inferred: np.ndarray, fixed: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Vectors of inferred and fixed entries."""
+    whole = np.array(np.broadcast_to(fixed, (*inferred.shape[:-1], len(fixed))))
+    whole[..., free] = inferred
+    return whole
