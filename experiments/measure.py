@@ -13,7 +13,7 @@ from integrand.methods.fit import fit
 from integrand.metrics import evaluate
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import MAX_JOINT_ROWS
-from integrand.priors import Gamma, on_variance
+from integrand.priors import Gamma, on_variance, standardised
 
 
 def fitted(task: Task, rows: ArrayRows, **arguments: Any) -> Posterior:
@@ -23,7 +23,7 @@ def fitted(task: Task, rows: ArrayRows, **arguments: Any) -> Posterior:
     if task.protocol == "paper":
         settings["schedule"] = "paper"
         if arm.method == "joint-hmc":  # the paper's runs of JointHMC had other priors
-            on_both = on_variance(Gamma(2.0, 1.0))
+            on_both = standardised(on_variance(Gamma(2.0, 1.0)))
             arguments |= {"kernel": RBF(scale=on_both), "noise": on_both}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the verdict is part of the result

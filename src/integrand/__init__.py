@@ -25,6 +25,7 @@ from integrand.errors import (
     ModelFileError,
     NotConvergedError,
     NumericalError,
+    PriorWarning,
     RunDirectoryError,
     UnregisteredError,
 )
@@ -63,8 +64,13 @@ from integrand.priors import (
     StudentTPrior,
     Uniform,
     Weibull,
+    at_least,
+    at_most,
+    between,
     on_variance,
     register_prior,
+    rescaled,
+    standardised,
 )
 from integrand.storage.model_file import load_model, save_model
 from integrand.version import __version__
@@ -109,6 +115,7 @@ __all__ = [
     "PooledInverseGamma",
     "Posterior",
     "Prior",
+    "PriorWarning",
     "RationalQuadratic",
     "RunDirectoryError",
     "SparseGPClassifier",
@@ -118,6 +125,9 @@ __all__ = [
     "UnregisteredError",
     "Weibull",
     "__version__",
+    "at_least",
+    "at_most",
+    "between",
     "collapsed_bound",
     "fit",
     "join",
@@ -129,8 +139,10 @@ __all__ = [
     "register_kernel",
     "register_likelihood",
     "register_prior",
+    "rescaled",
     "resume",
     "save_model",
+    "standardised",
     "upper_bound",
 ]
 

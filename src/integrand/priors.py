@@ -138,7 +138,9 @@ class Prior:
         distribution, positive = self.distribution, self._positive_support
         inside = np.asarray(distribution.support(x)) & (not positive or theta > 0)
         safe = np.where(inside, x, float(self._family.median(*self.arguments)))
-        return np.where(inside, np.exp(np.asarray(distribution.log_prob(safe))) * slope, 0.0)
+        return np.where(
+            inside, np.exp(np.asarray(_log_prob(safe, prior=Prior(self.family, self.arguments)))) * slope, 0.0
+        )
 
     def mass(self, low: float, high: float) -> float:
         """P(low ≤ θ ≤ high); NaN where NumPyro has no distribution function."""
@@ -409,6 +411,12 @@ def _pooled_median(a: float, c: float, d: float) -> float:
     """Median of one entry."""
     below = special.betaincinv(c, a, 0.5)
     return below / (1.0 - below) / d
+
+
+@functools.partial(jax.jit, static_argnames="prior")
+def _log_prob(x: Float[Array, "..."], prior: Prior) -> Float[Array, "..."]:
+    """Log density of x: one program for each prior instead of one for each operation in it."""
+    return prior.distribution.log_prob(x)
 
 
 class Family(NamedTuple):

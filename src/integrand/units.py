@@ -61,7 +61,7 @@ def standardised_field(info: FieldInfo, value: Any, scaler: Any, names: tuple[st
         text = value_text(value, exact=False)
         raise InputError(
             f"{info.path} is one value for columns that have units of their own ({listed}): let the kernel see one of "
-            f"them (active={names[info.columns[0]]!r}), give a value for each column (ard=True, where the kernel has "
+            f"them (active={listed.split(', ')[0]!r}), give a value for each column (ard=True, where the kernel has "
             f"it), or write standardised({text}) if it speaks of standardised columns"
         )
     if isinstance(value, PooledPrior):

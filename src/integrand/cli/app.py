@@ -71,8 +71,17 @@ def fit(
     ] = "default",
     likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
     kernel: Annotated[
-        str, typer.Option(help="names, + and *, fields in parentheses: 'rbf(active=0) + periodic(period=1)*rbf'")
+        str,
+        typer.Option(
+            help="names, + and *, fields in the units of the columns: \"rbf(active='temp') + periodic(period=1)*rbf\""
+        ),
     ] = "rbf",
+    noise: Annotated[
+        str | None, typer.Option(help="standard deviation in the units of y, or a prior: 'at_most(0.5)'")
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="level of the function in the units of y, or a prior; default: the mean of y")
+    ] = None,
     modules: Import = None,
     priors: Annotated[
         str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/guides/priors.md)")
@@ -114,6 +123,8 @@ def fit(
         sampler=sampler,
         likelihood=likelihood,
         kernel=kernel,
+        noise=noise,
+        mean=mean,
         priors=priors,
         bound=bound,
         run_dir=run_dir,

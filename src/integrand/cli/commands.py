@@ -15,7 +15,7 @@ from integrand.data.sources import MEMORY, ArrayRows, RowSource
 from integrand.data.tables import PARQUET, block_writer, read_table, table_blocks
 from integrand.errors import InputError
 from integrand.files import check_output
-from integrand.kernels import parse_kernel
+from integrand.kernels import parse_kernel, parse_value
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
 from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.metrics import evaluate, joint_nlpd
@@ -24,6 +24,7 @@ from integrand.posterior.mixture import checked_levels
 from integrand.posterior.posterior import Posterior
 from integrand.storage.model_file import SavedModel, load_model, save_model
 from integrand.storage.run_store import RunStore
+from integrand.units import values
 
 # Rows whose components for 400 draws are kept between the columns of a prediction.
 _ROWS_AT_ONCE = 10_000
@@ -40,19 +41,26 @@ def fit_table(
     **arguments: Any,
 ) -> tuple[Posterior, dict[str, Any]]:
     """Fit the table; the record says what a model file needs beyond the posterior."""
-    tree = parse_kernel(kernel)
     run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
+    tree, noise, mean = parse_kernel(kernel), _value(arguments.pop("noise", None)), _value(arguments.pop("mean", None))
     method, priors = arguments.pop("method"), arguments.pop("priors")
     likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
     rows = _rows(data, target, memory, processes)
-    model = Model(tree, rows.columns, priors=priors, likelihood=likelihood, bound=bound or default_bound(method))
+    model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method))
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
+    for finding in spec.findings if processes.is_leader else ():
+        print(f"integrand: {finding.sentence} {finding.remedy}", file=sys.stderr)
     overview = rows.overview(settings.subsample_rows, settings.seed)
     record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
     with RunStore.create(run_dir, spec, record) as store:
         return run(spec, store, progress), record
+
+
+def _value(text: str | None) -> Any:
+    """What --noise or --mean says: a number, a prior, or nothing."""
+    return None if text is None else parse_value(text)
 
 
 def _rows(data: Path, target: str, memory: int, processes: Processes) -> RowSource:
@@ -124,9 +132,10 @@ def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
             "divergences": posterior.verdict.divergences,
         }
     names = posterior.model.names
-    flat = {p.name: posterior.theta_original[p.name] for p in posterior.model.parameters}
+    flat = posterior.inferred_in_original_units(posterior.theta)
     means = np.concatenate([v.mean(axis=(0, 1)).reshape(-1) for v in flat.values()]) if flat else np.zeros(0)
     facts["hyperparameters"] = dict(zip(names, map(float, means), strict=True))
+    facts["fixed"] = {v.name: float(v.original) for v in values(posterior.model) if v.fixed}
     if posterior.evidence is not None:
         facts["log_evidence"], facts["log_evidence_error"] = posterior.evidence
     facts["seconds"] = dict(posterior.seconds)

@@ -243,9 +243,10 @@ class Product(Kernel):
 
 
 def _check_shape(field_info: FieldInfo, value: Any) -> Any:
-    shape = (len(value),) if isinstance(value, tuple) else np.shape(value) if hasattr(value, "shape") else ()
-    if shape not in ((), field_info.shape):
-        expected = f"one for each of {field_info.shape[0]} columns" if field_info.shape else "a single number"
+    shape = [len(value)] if isinstance(value, tuple) else list(getattr(value, "shape", ()))
+    taken = list(field_info.shape)
+    if shape and shape != taken:
+        expected = f"one for each of {taken[0]} columns" if taken else "a single number"
         raise InputError(f"{field_info.path} has {shape[0]} values, but takes {expected}")
     return value
 
@@ -376,7 +377,7 @@ class LeafKernel(Kernel):
                 if not per_column and len(entries) > 1:
                     reason = "with ard=True" if field.metadata["per_column"] else "for a kernel of one column"
                     raise InputError(f"{field.name} has an entry for each column only {reason}: give one value")
-                values[field.name] = entries if per_column else entries[0]
+                values[field.name] = entries if per_column else next(iter(entries))
         return dataclasses.replace(kernel, **values) if values else kernel
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:

@@ -90,8 +90,9 @@ def _fitted(s: Subject) -> Section:
     names = ", ".join(model.columns[:_MOST_NAMES]) + (", …" if model.n_columns > _MOST_NAMES else "")
     summary = METHODS[p.method].summary if p.method in METHODS else ""
     pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(summary)}"}
-    pairs["Kernel"] = f"<code>{escape(repr(model.kernel))}</code>"
-    pairs["Noise, mean"] = f"<code>{escape(repr(model.noise))}</code>, <code>{escape(repr(model.mean))}</code>"
+    given = model.given or model
+    pairs["Kernel"] = f"<code>{escape(str(given.kernel))}</code>"
+    pairs["Noise, mean"] = f"<code>{escape(str(given.noise))}</code>, <code>{escape(str(given.mean))}</code>"
     if not isinstance(model.likelihood, Gaussian):
         pairs["Likelihood"] = f"<code>{escape(repr(model.likelihood))}</code>"
     if p.evidence is not None:
@@ -107,14 +108,21 @@ def _fitted(s: Subject) -> Section:
     if tables.is_sampled(p):
         pairs["Draws"] = f"{counted(len(p.chains.x), 'chain')} of {counted(p.chains.n_draws, 'draw')}"
     pairs["Time"] = f"{number(sum(p.seconds.values()))} s"
-    note = "Priors speak of standardised data (zero mean, unit variance); everything else is in the units of the data."
+    note = (
+        "Numbers and priors are in the units of the data. Those inside standardised(...) are for standardised data: "
+        "zero mean, unit variance."
+    )
     return "fitted", "What was fitted", definitions(pairs) + paragraph(note, "note")
 
 
 def _hyperparameters(s: Subject) -> Section | None:
     p, label, entries = s.posterior, tables.optimum_label(s.posterior), tables.entries(s.posterior)
+    words = {"name": "hyperparameter", "unit": "unit", "value": "value", "standardised": "standardised"}
+    rows = [{k: _shown(k, row[k]) for k in words} for row in tables.fixed_values(p)]
+    caption = "Fixed, not inferred: in the units of the data, and standardised."
+    fixed = table(caption, words, rows, ("name", "unit")) if rows else ""
     if not entries:
-        return None
+        return ("hyperparameters", "Hyperparameters", fixed) if fixed else None
     sampled, images = tables.is_sampled(p), []
     for e in entries[:_MOST_MARGINALS]:
         alt = f"{e.name}: {label} at {number(e.optimum)}"
@@ -136,13 +144,15 @@ def _hyperparameters(s: Subject) -> Section | None:
         columns = {"name": "hyperparameter", "mean": "mean", "sd": "sd", "q5": "5 %", "q50": "50 %", "q95": "95 %"}
         columns |= {"optimum": label, "r_hat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
         # The figures name the units; the table has to where a number is not in the units of the data after all.
-        columns |= (
-            {"unit": "unit", "prior": "prior"} if any(e.unit == "standardised" for e in entries) else {"prior": "prior"}
-        )
+        if any(e.unit == "standardised" for e in entries):
+            columns["unit"] = "unit"
+        columns["prior"] = "prior"
+    columns["standardised_prior"] = "standardised prior"
     rows = [{k: _shown(k, row[k]) for k in columns} for row in tables.hyperparameters(p)]
-    words = ("name", "unit", "prior")
-    listed = table("Hyperparameters in the units of the data; priors for standardised data.", columns, rows, words)
-    return "hyperparameters", "Hyperparameters", paragraph(text) + key(marks) + _grid("small", images) + listed
+    texts = ("name", "unit", "prior", "standardised_prior")
+    listed = table("Hyperparameters and priors in the units of the data.", columns, rows, texts)
+    content = paragraph(text) + key(marks) + _grid("small", images) + listed + fixed
+    return "hyperparameters", "Hyperparameters", content
 
 
 def _relevance(s: Subject) -> Section | None:

@@ -1,10 +1,8 @@
 """What a report says in numbers, as plain rows: lists of dictionaries, in the units of the data."""
 
 from dataclasses import dataclass, is_dataclass
-from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from integrand.metrics import evaluate
@@ -12,6 +10,7 @@ from integrand.model import Parameter
 from integrand.posterior.posterior import Posterior
 from integrand.precision import float64_scope
 from integrand.priors import Prior
+from integrand.units import unit_factors, unit_text, values
 
 Row = dict[str, Any]
 
@@ -41,10 +40,10 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One hyperparameter, a number: its draws, its optimised value and its prior, in the units of the data."""
+    """One hyperparameter, a number: its draws and its optimised value, in the units of the data, and its prior."""
 
     name: str
-    prior: Prior
+    prior: Prior  # for standardised data
     unit: str
     draws: np.ndarray  # (chain, draw)
     optimum: float
@@ -57,13 +56,8 @@ class Entry:
 
     def prior_density(self, values: np.ndarray) -> np.ndarray:
         """Density of the prior at values in these units; 0 outside of its support."""
-        theta = (values - self.offset) / self.factor
-        x, slope = (theta**2, 2.0 * np.abs(theta)) if self.prior.squared else (theta, np.ones_like(theta))
         with float64_scope():
-            inside = np.asarray(self.prior.distribution.support(x)) & (not self.prior.positive or theta > 0)
-            safe = np.where(inside, x, self.prior.median ** (2 if self.prior.squared else 1))
-            density = np.exp(np.asarray(_log_density(safe, prior=self.prior)))
-        return np.where(inside, density * slope / self.factor, 0.0)
+            return self.prior.density((values - self.offset) / self.factor) / self.factor
 
     @property
     def prior_median(self) -> float:
@@ -71,22 +65,20 @@ class Entry:
         return self.prior.median * self.factor + self.offset
 
 
-@partial(jax.jit, static_argnames="prior")
-def _log_density(x: np.ndarray, prior: Prior) -> Any:
-    return prior.distribution.log_prob(x)  # one program, and not one for each step of the formula
-
-
 def entries(posterior: Posterior) -> list[Entry]:
     """Every hyperparameter, in the order of `posterior.model.names`."""
     names, optima, result = posterior.model.names, posterior.theta_optimum, []
+    original = posterior.inferred_in_original_units(posterior.theta)
     for p in posterior.model.parameters:
         factor = np.broadcast_to(posterior.unit_factor(p), (p.size,))
         offset = posterior.unit_offset(p)
-        draws = posterior.theta_original[p.name].reshape(*posterior.chains.x.shape[:2], p.size)
+        draws = original[p.name].reshape(*posterior.chains.x.shape[:2], p.size)
         optimum = optima[p.name].reshape(p.size) * factor + offset
         for i in range(p.size):
             name, unit = names[p.start + i], _unit(posterior, p, i)
-            result.append(Entry(name, p.prior, unit, draws[..., i], float(optimum[i]), float(factor[i]), float(offset)))
+            result.append(
+                Entry(name, p.prior.entry(i), unit, draws[..., i], float(optimum[i]), float(factor[i]), float(offset))
+            )
     return result
 
 
@@ -126,13 +118,15 @@ def relevant_columns(posterior: Posterior, n: int) -> list[int]:
 def hyperparameters(posterior: Posterior) -> list[Row]:
     """Summary of every hyperparameter.
 
-    Rows have ``name``, ``unit``, ``prior`` (which speaks of standardised data) and ``optimum``; sampled posteriors
-    also ``mean``, ``sd``, ``q5``, ``q50``, ``q95``, ``r_hat``, ``ess_bulk`` and ``ess_tail``.
+    Rows have ``name``, ``unit``, ``prior`` (in the units of the data), ``standardised_prior`` and ``optimum``; sampled
+    posteriors also ``mean``, ``sd``, ``q5``, ``q50``, ``q95``, ``r_hat``, ``ess_bulk`` and ``ess_tail``.
     """
     rows: list[Row] = []
     convergence = posterior.verdict.convergence if posterior.verdict is not None and is_sampled(posterior) else None
     for i, e in enumerate(entries(posterior)):
-        row: Row = {"name": e.name, "unit": e.unit, "prior": repr(e.prior), "optimum": e.optimum}
+        prior = str(e.prior.rescaled(e.factor, e.offset))
+        row: Row = {"name": e.name, "unit": e.unit, "prior": prior, "standardised_prior": str(e.prior)}
+        row["optimum"] = e.optimum
         if convergence is not None:
             q5, q50, q95 = (float(q) for q in e.quantile([0.05, 0.5, 0.95]))
             row |= {"mean": float(e.draws.mean()), "sd": float(e.draws.std(ddof=1)), "q5": q5, "q50": q50, "q95": q95}
@@ -140,6 +134,15 @@ def hyperparameters(posterior: Posterior) -> list[Row]:
             row |= {"ess_tail": float(convergence.ess_tail[i])}
         rows.append(row)
     return rows
+
+
+def fixed_values(posterior: Posterior) -> list[Row]:
+    """What was not inferred: ``name``, ``unit``, ``value`` in the units of the data, and ``standardised``."""
+    return [
+        {"name": v.name, "unit": v.unit, "value": float(v.original), "standardised": float(v.standardised)}
+        for v in values(posterior.model)
+        if v.fixed
+    ]
 
 
 def sampler(posterior: Posterior) -> list[Row]:
@@ -198,10 +201,8 @@ def some_rows(X: Any, y: Any, most: int = MOST_ROWS) -> tuple[np.ndarray, np.nda
 
 def _unit(posterior: Posterior, p: Parameter, i: int) -> str:
     """The unit of entry i in words; empty for a number without one."""
-    if p.unit == "1":
-        return ""
-    x_sd = posterior.scaler.x_sd[list(p.columns)] if p.columns else np.ones(1)
-    if p.unit in ("x", "y/x") and not p.shape and not np.all(x_sd == x_sd[0]):
+    factors = unit_factors(p.unit, p.columns, posterior.scaler)
+    if not p.shape and not np.all(factors == factors[0]):
         return "standardised"
     column = posterior.model.columns[p.columns[i]] if p.shape or len(p.columns) == 1 else "x"
-    return {"y": "unit of y", "x": f"unit of {column}", "y/x": f"unit of y per {column}"}[p.unit]
+    return unit_text(p.unit, column)
