@@ -25,6 +25,7 @@ from integrand import (
     Uniform,
     on_variance,
 )
+from integrand.data.scaling import Standardiser
 from integrand.precision import float64_scope
 from integrand.priors import PRESETS, PooledPrior, preset_prior
 
@@ -232,7 +233,9 @@ def test_equal_models_share_compiled_functions():
         traces.append(model)
         return model.log_prior(phi)
 
-    first, second = Model(RBF(), ("a", "b"), priors="paper"), Model(RBF(Gamma(2, 1)), ("c", "d"))
+    scaler = Standardiser.identity(2)
+    first = Model(RBF(), ("a", "b"), priors="paper").for_data(scaler)
+    second = Model(RBF(Gamma(2, 1), HalfCauchy(1)), ("c", "d"), HalfCauchy(1), 0.0).for_data(scaler)
     assert first == second
     assert hash(first) == hash(second)
     log_prior(first, jnp.zeros(4))
@@ -250,8 +253,8 @@ def test_different_models_differ():
 
 def test_repr():
     assert repr(MODELS["rbf"]) == (
-        "Model(RBF(lengthscale=PooledInverseGamma(2, 2, 0.471405), scale=HalfCauchy(1)), noise=HalfCauchy(1), "
-        "mean=0.0, columns=['age', 'dose'])"
+        "Model(RBF(lengthscale=standardised(PooledInverseGamma(2, 2, 0.471405)), scale=standardised(HalfCauchy(1))), "
+        "noise=standardised(HalfCauchy(1)), mean=standardised(0), columns=['age', 'dose'])"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import integrand
-from integrand import RBF, Gamma, HalfNormal, InputError, InverseGamma, Model, Normal, on_variance
+from integrand import RBF, Gamma, HalfNormal, InputError, InverseGamma, Model, Normal, on_variance, standardised
 from integrand.likelihoods import Bernoulli
 from integrand.posterior import posterior as posterior_module
 from integrand.posterior.inference_data import draws_that_predict, groups_of_draws_and_rows
@@ -42,9 +42,9 @@ def fitted(rows):
     """An exact GP, so that leaving one row out has a closed form under each draw."""
     return integrand.fit(
         integrand.ArrayRows(*rows, ["age", "size"]),
-        kernel=RBF(lengthscale=Gamma(2, 1), scale=HalfNormal(2)),
-        noise=on_variance(InverseGamma(2, 1)),
-        mean=Normal(0, 1),
+        kernel=RBF(lengthscale=standardised(Gamma(2, 1)), scale=standardised(HalfNormal(2))),
+        noise=standardised(on_variance(InverseGamma(2, 1))),
+        mean=standardised(Normal(0, 1)),
         method="gpr-hmc",
         chains=2,
         target_ess=200,
