@@ -192,7 +192,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_model_of_the_data_has_the_covariance_of_the_standardised_model(name):
-    """One formula for both: k in units of the data at X is y_sd² times k of the standardised model at (X - mean) / sd."""
+    """In units of the data k at X is y_sd² times k of the standardised model at (X - mean) / sd."""
     rng = np.random.default_rng(0)
     model = of_data(KERNELS[name], noise=Gamma(2, 1), mean=Normal(100, 20))
     assert model.given.for_data(SCALER) == model == model.for_data(SCALER)
@@ -494,7 +494,7 @@ def test_a_noise_is_in_units_of_y():
 
 
 def test_a_prior_on_a_lengthscale_is_in_units_of_its_column():
-    """`Uniform(2, 15)` on degrees: draws stay between 2 and 15 degrees, and not between 2 and 15 standard deviations."""
+    """`Uniform(2, 15)` on degrees: draws stay between 2 and 15 degrees, not between as many standard deviations."""
     rng = np.random.default_rng(1)
     degrees = rng.uniform(-5.0, 35.0, 60)
     y = np.sin(degrees / 6.0) + 0.1 * rng.standard_normal(60)
@@ -565,13 +565,3 @@ def test_a_file_keeps_the_model_as_it_was_given(tmp_path):
     assert posterior.theta_original["mean"][0, 0] == pytest.approx(100.0)
     loaded = integrand.SparseGPRegressor.load(tmp_path / "model")
     assert Model(loaded.kernel, ["a", "b"], loaded.noise, loaded.mean) == posterior.model.given
-
-
-def test_in_original_units_takes_some_and_names_what_is_not_there():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(0.0, 30.0, (30, 1))
-    posterior = fit(X, 5.0 * rng.standard_normal(30), method="map", n_inducing=5, steps=5)
-    found = posterior.in_original_units({"noise": 0.2})
-    assert found["noise"] == pytest.approx(0.2 * posterior.scaler.y_sd)
-    with pytest.raises(InputError, match="no inferred hyperparameter 'nose': there is lengthscale, scale, noise"):
-        posterior.in_original_units({"nose": 0.2})

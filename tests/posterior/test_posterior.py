@@ -36,9 +36,8 @@ def with_draws(posterior, seed=0, chains=3, draws=50):
 @pytest.fixture(scope="module")
 def posterior(data):
     rows = integrand.ArrayRows(*data, COLUMNS)
-    fitted = integrand.fit(
-        rows, kernel=RBF(), mean=integrand.standardised(Normal(0.0, 1.0)), method="map", n_inducing=8
-    )
+    mean = integrand.standardised(Normal(0.0, 1.0))
+    fitted = integrand.fit(rows, kernel=RBF(), mean=mean, method="map", n_inducing=8)
     return with_draws(fitted)
 
 

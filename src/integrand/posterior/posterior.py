@@ -33,7 +33,6 @@ from integrand.posterior.inference_data import (
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive
 from integrand.precision import in_float64
-from integrand.priors import Prior
 from integrand.units import parameter_factor, unit_offset, values
 
 
@@ -85,29 +84,37 @@ class Posterior:
         A number that has no unit of its own stays as it is. A vector has an entry for each column, fixed or not.
         """
         shape = self.chains.x.shape[:2]
-        found = self.in_original_units(self.theta)
-        inferred = {p.name for p in self.model.parameters}
+        fixed = {}
+        for path, (names, entries) in self._fixed.items():
+            if not np.any(np.isnan(entries)):
+                value = np.array(entries[0] if names == [path] else entries)
+                fixed[path] = np.broadcast_to(value, (*shape, *value.shape))
+        found = fixed | self.in_original_units(self.theta)
+        return {path: found[path] for path in self._fixed}
+
+    @cached_property
+    def _fixed(self) -> dict[str, tuple[list[str], list[float]]]:
+        """Of each field the names of its values and those that are fixed, in the units of the data; NaN elsewhere."""
         return {
-            name: value if name in inferred else np.broadcast_to(value, (*shape, *np.shape(value)))
-            for name, value in found.items()
+            path: ([v.name for v in held], [float(v.original) if v.fixed else np.nan for v in held])
+            for path, entries in groupby(values(self.model), lambda value: value.path)
+            if (held := list(entries))
         }
 
     def in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
-        """Hyperparameters of standardised data, all or some by name, in the units of the data; fixed values too."""
+        """Hyperparameters of standardised data, all or some by name, in the units of the data.
+
+        A vector that is fixed for some columns has these entries too.
+        """
         unknown = [name for name in theta if name not in {p.name for p in self.model.parameters}]
         if unknown:
             known = ", ".join(p.name for p in self.model.parameters) or "none"
             raise InputError(f"there is no inferred hyperparameter {unknown[0]!r}: choose from {known}")
-        inferred = self.inferred_in_original_units(theta)
-        found: dict[str, Any] = {}
-        for path, entries in groupby(values(self.model), lambda value: value.path):
-            entries = list(entries)
-            fixed = np.array([np.nan if isinstance(v.original, Prior) else v.original for v in entries])
-            vector, free = entries[0].name != path, np.isnan(fixed)
-            if not np.any(free):
-                found[path] = fixed if vector else fixed[0]
-            elif path in inferred:
-                found[path] = _merged(np.asarray(inferred[path]), fixed, free) if np.any(~free) else inferred[path]
+        found = self.inferred_in_original_units(theta)
+        for path, inferred in found.items():
+            entries = np.array(self._fixed[path][1])
+            if not np.all(np.isnan(entries)):
+                found[path] = _merged(np.asarray(inferred), entries, np.isnan(entries))
         return found
 
     def inferred_in_original_units(self, theta: Mapping[str, Any]) -> dict[str, Any]:
