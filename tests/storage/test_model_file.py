@@ -711,5 +711,5 @@ def test_a_file_of_the_first_format_loads():
         np.testing.assert_allclose(value, expected[name], rtol=1e-9)
     theta = {name: values[0, 0] for name, values in posterior.theta_original.items()}
     assert theta.keys() == expected["theta"].keys() | {"mean"}  # which is fixed
-    for name, value in theta.items():
-        np.testing.assert_allclose(value, expected["theta"][name], rtol=1e-12)
+    for name, value in expected["theta"].items():
+        np.testing.assert_allclose(theta[name], value, rtol=1e-12)
