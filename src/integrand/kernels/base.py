@@ -54,8 +54,8 @@ class ByColumn:
         entries = {column_number(key, names): value for key, value in self.items}
         for number in entries:
             if number not in columns:
-                seen = ", ".join(names[i] for i in columns)
-                raise InputError(f"{path}: the kernel does not see the column {names[number]!r}: it sees {seen}")
+                visible = ", ".join(names[i] for i in columns)
+                raise InputError(f"{path}: the kernel does not see the column {names[number]!r}: it sees {visible}")
         return tuple(entries.get(number) for number in columns)
 
 
