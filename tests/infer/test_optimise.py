@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from integrand.infer.optimise import Adam, maximise_adam, maximise_lbfgs
+from integrand.infer.optimise import Adam, Curvature, maximise_adam, maximise_lbfgs
 
 MATRIX = np.array([[3.0, 1.0, 0.0], [1.0, 2.0, 0.5], [0.0, 0.5, 1.0]])
 TOP = np.array([1.0, -2.0, 0.5])
@@ -143,3 +143,89 @@ def test_errors_of_the_function_reach_the_caller(maximise):
 
     with pytest.raises(ZeroDivisionError):
         maximise(f, np.zeros(2), max_steps=3)
+
+
+# --- curvature
+
+
+def learned(matrix, n_pairs=60, seed=0):
+    """Curvature from random steps on a quadratic."""
+    rng, curvature = np.random.default_rng(seed), Curvature(n_pairs)
+    for step in rng.standard_normal((n_pairs, len(matrix))):
+        curvature.add(step, matrix @ step)
+    return curvature
+
+
+def test_curvature_becomes_that_of_a_quadratic():
+    gradient = np.array([0.3, -1.0, 2.0])
+    np.testing.assert_allclose(learned(MATRIX).direction(gradient), np.linalg.solve(MATRIX, gradient), rtol=1e-3)
+
+
+def test_held_coordinates_stay_and_the_others_take_their_own_newton_step():
+    gradient = np.array([0.3, -1.0, 2.0])
+    step = learned(MATRIX).direction(gradient, held=1)
+    assert step[0] == 0.0
+    np.testing.assert_allclose(step[1:], np.linalg.solve(MATRIX[1:, 1:], gradient[1:]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_a_direction_goes_uphill_before_anything_is_learned(held):
+    step = Curvature().direction(np.array([5.0, -7.0, 3.0]), held)
+    assert np.all(step[:held] == 0.0)
+    assert step @ np.array([5.0, -7.0, 3.0]) > 0.0
+
+
+def test_a_pair_without_curvature_teaches_nothing():
+    curvature = Curvature()
+    curvature.add(np.array([1.0, 0.0]), np.array([-1.0, 0.0]))
+    curvature.add(np.array([1.0, 0.0]), np.array([0.0, 3.0]))
+    assert not curvature
+
+
+def test_held_coordinates_in_a_whole_run():
+    optimum = maximise_lbfgs(quadratic, np.array([3.0, 0.0, 0.0]), held=1, curvature=learned(MATRIX))
+    assert optimum.x[0] == 3.0
+    assert np.abs(quadratic(optimum.x)[1][1:]).max() < 1e-4
+    assert optimum.evaluations <= 5  # Newton's step is nearly right at once
+
+
+def badly_scaled(n=60):
+    scales = np.logspace(-2.0, 2.0, n)
+
+    def f(x):
+        u = scales * x - 1.0
+        return -float(np.sum(np.log1p(u**2))), -2.0 * scales * u / (1.0 + u**2)
+
+    return f, scales
+
+
+def test_curvature_of_one_run_shortens_the_next():
+    f, scales = badly_scaled()
+    start = 0.8 / scales
+    curvature = Curvature()
+    first = maximise_lbfgs(f, start, curvature=curvature, tolerance=1e-12)
+    again = maximise_lbfgs(f, start, curvature=curvature, tolerance=1e-12)
+    assert first.value > -1e-6
+    assert again.value > -1e-6
+    assert again.evaluations < first.evaluations
+
+
+def test_it_ends_when_many_steps_gain_little():
+    whole = maximise_lbfgs(rosenbrock, np.array([-1.2, 1.0]), tolerance=0.0)
+    short = maximise_lbfgs(rosenbrock, np.array([-1.2, 1.0]), tolerance=0.0, enough=(3, 0.5))
+    assert short.converged
+    assert "the last 3 gained 0.5 at most" in short.message
+    assert short.steps < whole.steps
+    assert short.value > -5.0  # from -24.2
+
+
+def test_curvature_goes_through_a_file_and_a_copy_learns_on_its_own():
+    gradient = np.array([0.3, -1.0, 2.0])
+    curvature = learned(MATRIX, 5)
+    wanted = curvature.direction(gradient)
+    np.testing.assert_array_equal(Curvature.of(curvature.arrays()).direction(gradient), wanted)
+    copy = curvature.copied()
+    copy.add(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 1.0]))
+    np.testing.assert_array_equal(curvature.direction(gradient), wanted)
+    assert not np.array_equal(copy.direction(gradient), wanted)
+    assert not Curvature.of(Curvature().arrays())

@@ -6,7 +6,7 @@ import numpy as np
 
 from integrand.infer.base import Sampler, Target
 from integrand.infer.coordinates import Coordinates, coordinates_at_mode
-from integrand.infer.optimise import maximise_lbfgs
+from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import Finding
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import sampler_for
@@ -21,7 +21,8 @@ class RowStrategy(ABC):
 
     bound: CollapsedTarget  # of all rows
     moving_draws: int  # draws that move Z in a round; as many more measure the gain
-    inducing_steps: int  # L-BFGS steps of a move of Z
+    move_gradients: int  # of the bound of a draw, at most, in a move of Z
+    curvature: Curvature  # of log p(θ) + L(θ, Z) in (φ, Z): the warm start learns it, moves of Z go on
     max_rounds: int
     pilot_finding: Finding | None = None  # what the verdict says if a round's draws are all there is
 
@@ -65,17 +66,17 @@ class RowStrategy(ABC):
 class AllRows(RowStrategy):
     """Every evaluation sums over all rows."""
 
-    moving_draws, inducing_steps = 16, 25
+    moving_draws, move_gradients = 16, 400
 
     def __init__(self, problem: Problem):
         self.problem, self.max_rounds = problem, problem.settings.max_rounds
-        self.bound = CollapsedTarget(problem.model, problem.data, problem.jitter)
+        self.bound, self.curvature = CollapsedTarget(problem.model, problem.data, problem.jitter), Curvature()
 
     def warm_start(self, move_Z: bool) -> WarmStart:
         """By L-BFGS, from the best candidate for Z."""
         problem = self.problem
         if move_Z:
-            return warm_start(problem, self.bound)
+            return warm_start(problem, self.bound, curvature=self.curvature)
         phi = problem.model.start()
         Z, name = starting_inducing(problem, self.bound, phi)
         steps = problem.settings.warm_steps

@@ -15,7 +15,7 @@ from integrand.infer.base import Sampler, Target, Vector
 from integrand.infer.coordinates import Coordinates, coordinates_from_hessian
 from integrand.infer.delayed_acceptance import DelayedAcceptance, ThirdOrder
 from integrand.infer.nuts import NUTS
-from integrand.infer.optimise import maximise_lbfgs
+from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import Finding
 from integrand.methods.all_rows import RowStrategy
 from integrand.methods.problem import Problem
@@ -38,7 +38,7 @@ _CACHE_BYTES = 256 * 2**20
 class ManyRows(RowStrategy):
     """`bound` has all rows, `subsample_bound` some of them that represent all."""
 
-    moving_draws, inducing_steps = 4, 5
+    moving_draws, move_gradients = 4, 40
     pilot_finding = Finding(
         "approximate",
         True,
@@ -48,7 +48,7 @@ class ManyRows(RowStrategy):
 
     def __init__(self, problem: Problem):
         self.problem, self.max_rounds = problem, min(MAX_ROUNDS, problem.settings.max_rounds)
-        self.bound = CollapsedTarget(problem.model, problem.data, problem.jitter)
+        self.bound, self.curvature = CollapsedTarget(problem.model, problem.data, problem.jitter), Curvature()
         self.subsample_bound = subsample_of(problem)[0]
         self._pass_lock = threading.Lock()
         self._posteriors: dict[bytes, tuple[float, np.ndarray, np.ndarray]] = {}
@@ -58,7 +58,7 @@ class ManyRows(RowStrategy):
     def warm_start(self, move_Z: bool) -> WarmStart:
         """Lines 2-4, mostly on the subsample."""
         if move_Z:
-            return warm_start(self.problem, self.bound)
+            return warm_start(self.problem, self.bound, curvature=self.curvature)
         phi = self.problem.model.start()
         Z, name = starting_inducing(self.problem, self.subsample_bound, phi)
         phi, e = maximise_theta(self.bound, self.subsample_bound, (phi, Z), likelihood)

@@ -62,7 +62,7 @@ class Settings:
     optimiser: str = _choice("lbfgs", "adam")  # Adam is the paper's
     # Of the optimiser, for methods that only optimise; None: 1 000 of L-BFGS, 5 000 of Adam on batches.
     steps: int | None = dataclasses.field(default=None, metadata={"least": 1})
-    warm_steps: int = _count(200)  # of the optimiser, before the first draw
+    warm_steps: int = _count(1_000)  # of the optimiser, before the first draw
     warmup: int = _count(60)  # draws of each chain; half as many where a chain goes on
     round_draws: int = _count(40)  # of each chain in a round
     restarts: int = _count(1)

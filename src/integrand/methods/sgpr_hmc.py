@@ -14,12 +14,14 @@ The paper takes one gradient step of Z at a time. Here Z takes a few L-BFGS step
 samplings. `paper_schedule.py` has the paper's own schedule.
 """
 
+import math
+
 import numpy as np
 
 from integrand.compilation import one_blas_thread
 from integrand.infer.base import Chains
 from integrand.infer.coordinates import Coordinates
-from integrand.infer.optimise import maximise_lbfgs
+from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import TOLERANCE_NATS
 from integrand.methods.all_rows import AllRows, RowStrategy
 from integrand.methods.paper_schedule import paper_schedule
@@ -28,6 +30,11 @@ from integrand.methods.sampling import draw_pilot, draw_until_converged, one_dra
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.storage.run_store import Round, WarmStart
+from integrand.targets.evaluation import Evaluation
+
+# A move of Z ends when so many steps together gain less than this. Draws move it that cost the others no more than
+# MOVE_LOSS nats, by estimate, and at least so many.
+MOVE_ENOUGH, MOVE_LOSS, FEWEST_DRAWS = (5, 0.05), 0.1, 2
 
 
 def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Posterior:
@@ -36,7 +43,7 @@ def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Post
         return paper_schedule(problem, context)
     rows = _strategy(problem)
     with one_blas_thread(rows.bound.threads(problem.n_inducing) == 1):
-        start = context.warm_start(lambda: rows.warm_start(move_Z))  # lines 2-4
+        start = context.warm_start(lambda: _warm_start(context, rows, move_Z))  # lines 2-4
         rounds = Rounds(context, rows, start)
         if move_Z:
             rounds.run()  # lines 5-18
@@ -61,6 +68,12 @@ def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Post
         )
 
 
+def _warm_start(context: FitContext, rows: RowStrategy, move_Z: bool) -> WarmStart:
+    start = rows.warm_start(move_Z)
+    context.store.save_state("curvature", rows.curvature.arrays())
+    return start
+
+
 def _strategy(problem: Problem) -> RowStrategy:
     if not problem.use_subsample:
         return AllRows(problem)
@@ -77,6 +90,10 @@ class Rounds:
         self.finished: list[Round] = []
         self.last_draws: Chains | None = None  # of the latest round with as many draws as any before it
         self.last_draws_at = 0  # moves of Z before that round
+        self.curvature = rows.curvature  # of log p(θ) + L(θ, Z) in (φ, Z), as the warm start left it
+        learned = context.store.state("curvature")
+        if learned is not None:
+            self.curvature = Curvature.of(learned)
         coordinates: Coordinates | None = None
         for result, saved in context.store.rounds():  # a resumed run
             self._finish(result)
@@ -145,22 +162,52 @@ class Rounds:
         Z, moving, measuring = self.Z, self.picked[::2], self.picked[1::2]
         self.context.progress.phase("move Z")
 
-        def mean_bound(z: np.ndarray) -> tuple[float, np.ndarray]:
-            bounds, gradient = self.rows.bound.mean_bound(moving, z.reshape(Z.shape))
-            return float(bounds.mean()), gradient.ravel()
+        P = moving.shape[1]
+        moving = self._enough_draws(moving)
 
-        moved = maximise_lbfgs(mean_bound, Z.ravel(), max_steps=self.rows.inducing_steps).x.reshape(Z.shape)
+        def mean_bound(x: np.ndarray) -> tuple[float, np.ndarray]:
+            evaluations = self.rows.bound.evaluate_each(moving, x[P:].reshape(Z.shape))
+            gradient = np.mean([_joint_gradient(e) for e in evaluations], axis=0)
+            return float(np.mean([e.log_likelihood for e in evaluations])), gradient
+
+        # θ is at the draws: in front of Z stand zeros, which are held, for the curvature of θ and Z that is known.
+        x = np.concatenate([np.zeros(P), Z.ravel()])
+        steps = max(1, self.rows.move_gradients // len(moving))
+        optimum = maximise_lbfgs(
+            mean_bound, x, max_steps=steps, enough=MOVE_ENOUGH, curvature=self.curvature.copied(), held=P
+        )
+        moved = optimum.x[P:].reshape(Z.shape)
         before, after = self.rows.bounds(measuring, Z), self.rows.bounds(measuring, moved)
         gain, error = _mean_and_error(after - before)
         if not np.isfinite(gain) or gain <= 0.0:  # the move fitted the draws that made it, not the posterior
             moved, after, gain, error = Z, before, 0.0, error if np.isfinite(error) else 0.0
         return Round(moved, gain, error, *_mean_and_error(after), self.context.target_accept)
 
+    def _enough_draws(self, phis: np.ndarray) -> np.ndarray:
+        """The first of these draws, so many that the best Z for them is nearly the best for all.
+
+        With the curvature H⁻¹ of the bound in Z and gradients g_j, the best Z for J draws is worse for all others by
+        about tr(H Cov g) / 2J nats. Where the posterior of θ is narrow, two draws are enough.
+        """
+        curvature, P = self.curvature, phis.shape[1]
+        if not curvature or len(phis) <= FEWEST_DRAWS:
+            return phis
+        gradients = np.array([_joint_gradient(e) for e in self.rows.bound.evaluate_each(phis, self.Z)])
+        deviations = gradients - gradients.mean(axis=0)
+        losses = [0.5 * float(d @ curvature.direction(d, P)) for d in deviations]
+        wanted = sum(losses) / (len(phis) - 1) / MOVE_LOSS
+        return phis if not np.isfinite(wanted) else phis[: max(FEWEST_DRAWS, math.ceil(wanted))]
+
     def _finish(self, result: Round) -> None:
         self.finished.append(result)
         self.Z_path.append(result.Z)
         self.context.target_accept = result.target_accept
         self.context.record_bound("round", len(self.finished), result.bound, result.bound_error)
+
+
+def _joint_gradient(e: Evaluation) -> np.ndarray:
+    """∂L/∂(φ, Z)."""
+    return np.concatenate([e.d_likelihood, e.dZ.ravel()])
 
 
 def _evenly_spaced(chains: Chains, limit: int) -> np.ndarray:

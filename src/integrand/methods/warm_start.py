@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from integrand.bounds.joint import Sites
 from integrand.errors import NumericalError
 from integrand.inducing import candidates
-from integrand.infer.optimise import Optimum, maximise_adam, maximise_lbfgs
+from integrand.infer.optimise import Curvature, Optimum, maximise_adam, maximise_lbfgs
 from integrand.likelihoods import Gaussian
 from integrand.methods.problem import FitContext, Problem, Settings
 from integrand.precision import float64_scope
@@ -39,7 +39,9 @@ from integrand.targets.joint import JointTarget, Surrogate
 # θ alone, with a subsample: gradients of all rows at most, L-BFGS steps of the subsample between two, the gain (nats)
 # that ends the ascent, and the parts of a move that are tried. (`python benchmarks/large_fit.py` counts the passes.)
 MAX_THETA_PASSES, _SUBSAMPLE_STEPS, _MIN_GAIN, _MOVE_SHARES = 12, 15, 0.1, (1.0, 0.3, 0.1, 0.03)
-# θ and Z with all rows: this many gradients that together gain less than half a nat are the last.
+# θ and Z, until so many steps together gain less than this: a gain that no prediction shows.
+WARM_ENOUGH = (25, 0.1)
+# The same after an ascent of a subsample, where each gradient costs a pass: this many gradients that together gain less than half a nat are the last.
 _WINDOW, _WINDOW_GAIN = 10, 0.5
 # Gradients of all rows after an ascent on a subsample: of a warm start, from there to the mode, and of an optimiser.
 _WARM_PASSES, _MODE_PASSES, OPTIMISER_PASSES = 60, 100, 200
@@ -75,19 +77,28 @@ def starting_inducing(
     return by_name[best], best
 
 
-def warm_start(problem: Problem, target: CollapsedTarget, to_mode: bool = True) -> WarmStart:
-    """Maximise L over (θ, Z) for a fixed number of steps, from the best candidate for Z.
+def warm_start(
+    problem: Problem, target: CollapsedTarget, to_mode: bool = True, curvature: Curvature | None = None
+) -> WarmStart:
+    """Maximise L over (θ, Z) until hardly anything is gained, from the best candidate for Z.
 
     With `to_mode` Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
+    `curvature` learns that of the density on the way.
     """
     settings, phi = problem.settings, problem.model.start()
+    curvature = Curvature() if curvature is None else curvature
     if problem.use_subsample:
-        return _warm_start_with_subsample(problem, target, to_mode)
+        return _warm_start_with_subsample(problem, target, to_mode, curvature)
     Z, name = starting_inducing(problem, target, phi)
-    phi, Z, optimum = maximise_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, likelihood)
+
+    def climb(phi: np.ndarray, Z: np.ndarray, objective: Objective):
+        steps = settings.warm_steps
+        return maximise_theta_and_inducing(target, phi, Z, settings, steps, objective, curvature, WARM_ENOUGH)
+
+    phi, Z, optimum = climb(phi, Z, likelihood)
     mode = phi
     if to_mode:
-        mode, Z, _ = maximise_theta_and_inducing(target, phi, Z, settings, settings.warm_steps, density)
+        mode, Z, _ = climb(phi, Z, density)
     return WarmStart(phi, Z, optimum.value, name, mode)
 
 
@@ -98,10 +109,18 @@ def exact_warm_start(problem: Problem, target: Evaluates) -> WarmStart:
     return WarmStart(optimum.x, np.zeros((0, problem.model.n_columns)), optimum.value, "", optimum.x)
 
 
-def maximise_with(f: Callable, x: np.ndarray, settings: Settings, steps: int) -> Optimum:
+def maximise_with(
+    f: Callable,
+    x: np.ndarray,
+    settings: Settings,
+    steps: int,
+    curvature: Curvature | None = None,
+    enough: tuple[int, float] = (0, 0.0),
+) -> Optimum:
     """Maximise with the optimiser of the settings."""
-    maximise = maximise_adam if settings.optimiser == "adam" else maximise_lbfgs
-    return maximise(f, x, max_steps=steps)
+    if settings.optimiser == "adam":
+        return maximise_adam(f, x, max_steps=steps)
+    return maximise_lbfgs(f, x, max_steps=steps, enough=enough, curvature=curvature)
 
 
 def maximise_theta_and_inducing(
@@ -111,6 +130,8 @@ def maximise_theta_and_inducing(
     settings: Settings,
     steps: int,
     objective: Objective,
+    curvature: Curvature | None = None,
+    enough: tuple[int, float] = (0, 0.0),
 ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "M D"], Optimum]:
     """max over (θ, Z) of L(θ, Z) (equation (8)), or of another objective that adds a function of θ to it."""
     n = len(phi)
@@ -120,7 +141,7 @@ def maximise_theta_and_inducing(
         value, d_phi = objective(e)
         return value, np.concatenate([d_phi, e.dZ.ravel()])
 
-    optimum = maximise_with(f, np.concatenate([phi, Z.ravel()]), settings, steps)
+    optimum = maximise_with(f, np.concatenate([phi, Z.ravel()]), settings, steps, curvature, enough)
     if not np.isfinite(optimum.value):
         raise NumericalError(
             "the bound is not finite anywhere the optimiser looked: look for extreme values in the data, use "
@@ -139,18 +160,22 @@ def subsample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
     return CollapsedTarget(problem.model, problem.subsample, problem.jitter, problem.subsample_counter), alone
 
 
-def _warm_start_with_subsample(problem: Problem, target: CollapsedTarget, to_mode: bool) -> WarmStart:
-    """First on a subsample, then some steps with all rows."""
+def _warm_start_with_subsample(
+    problem: Problem, target: CollapsedTarget, to_mode: bool, curvature: Curvature
+) -> WarmStart:
+    """First on a subsample, then some steps with all rows, whose curvature the subsample has taught."""
     subsample, alone = subsample_of(problem)
-    start = warm_start(alone, subsample, to_mode=False)
-    phi, Z, e = maximise_with_all_rows(target, (start.phi, start.Z), likelihood, _WARM_PASSES)
+    start = warm_start(alone, subsample, to_mode=False, curvature=curvature)
+    phi, Z, e = maximise_with_all_rows(target, (start.phi, start.Z), likelihood, _WARM_PASSES, curvature)
     mode = phi
     if to_mode:
-        mode, Z = _mode_with_subsample(problem, target, subsample, (phi, Z))
+        mode, Z = _mode_with_subsample(problem, target, subsample, (phi, Z), curvature)
     return WarmStart(phi, Z, e.log_likelihood, start.candidate, mode)
 
 
-def _mode_with_subsample(problem: Problem, target: CollapsedTarget, subsample: CollapsedTarget, point: Point) -> Point:
+def _mode_with_subsample(
+    problem: Problem, target: CollapsedTarget, subsample: CollapsedTarget, point: Point, curvature: Curvature
+) -> Point:
     """The mode of the sampled density over (φ, Z).
 
     Where ML-II ran away (inputs that matter little), the way back to the prior is long. So the ascent starts with φ
@@ -159,8 +184,11 @@ def _mode_with_subsample(problem: Problem, target: CollapsedTarget, subsample: C
     (phi, Z), medians = point, problem.model.start()
     starts = (phi, np.clip(phi, medians - _MAX_DISTANCE, medians + _MAX_DISTANCE), medians)
     best = max(starts, key=lambda x: subsample.evaluate(x, Z).log_density)
-    phi, Z, _ = maximise_theta_and_inducing(subsample, best, Z, problem.settings, problem.settings.lbfgs_steps, density)
-    return maximise_with_all_rows(target, (phi, Z), density, _MODE_PASSES)[:2]
+    settings = problem.settings
+    phi, Z, _ = maximise_theta_and_inducing(
+        subsample, best, Z, settings, settings.lbfgs_steps, density, curvature, WARM_ENOUGH
+    )
+    return maximise_with_all_rows(target, (phi, Z), density, _MODE_PASSES, curvature)[:2]
 
 
 class CorrectedSubsampleBound:
@@ -225,7 +253,11 @@ def _improving_part(
 
 
 def maximise_with_all_rows(
-    all_rows: CollapsedTarget, point: Point, objective: Objective, max_passes: int
+    all_rows: CollapsedTarget,
+    point: Point,
+    objective: Objective,
+    max_passes: int,
+    curvature: Curvature | None = None,
 ) -> tuple[Float[np.ndarray, " P"], Float[np.ndarray, "M D"], Evaluation]:
     """Maximise an objective over (φ, Z) by L-BFGS with all rows, from where the ascent of a subsample has ended.
 
@@ -248,7 +280,8 @@ def maximise_with_all_rows(
             return "passes used up"
         return "hardly any gain" if value - max(values[:-_WINDOW], default=-np.inf) < _WINDOW_GAIN else ""
 
-    optimum = maximise_lbfgs(f, np.concatenate([phi, Z.ravel()]), max_steps=max_passes, callback=enough)
+    x = np.concatenate([phi, Z.ravel()])
+    optimum = maximise_lbfgs(f, x, max_steps=max_passes, curvature=curvature, callback=enough)
     if optimum.ended == "interrupted":
         raise KeyboardInterrupt
     return optimum.x[:n], optimum.x[n:].reshape(Z.shape), best[-1]

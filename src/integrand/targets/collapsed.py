@@ -207,10 +207,14 @@ class CollapsedTarget:
         outputs = [self._factored(phi, Z) for phi in phis]
         return np.array([o.log_likelihood + o.log_prior for o in outputs])
 
+    def evaluate_each(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> list[Evaluation]:
+        """Everything at several draws, in parallel."""
+        with ThreadPoolExecutor(self.parallel(len(Z))) as pool:
+            return list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
+
     def mean_bound(self, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]) -> tuple[np.ndarray, np.ndarray]:
         """L(θ_j, Z) for each draw, and the gradient in Z of their mean (equation (15)); draws in parallel."""
-        with ThreadPoolExecutor(self.parallel(len(Z))) as pool:
-            results = list(pool.map(lambda phi: self.evaluate(phi, Z), phis))
+        results = self.evaluate_each(phis, Z)
         return np.array([r.log_likelihood for r in results]), np.mean([r.dZ for r in results], axis=0)
 
     def traced(self, Z: Float[np.ndarray, "M D"]) -> TracedDensity:
