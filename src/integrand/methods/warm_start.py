@@ -41,7 +41,7 @@ from integrand.targets.joint import JointTarget, Surrogate
 MAX_THETA_PASSES, _SUBSAMPLE_STEPS, _MIN_GAIN, _MOVE_SHARES = 12, 15, 0.1, (1.0, 0.3, 0.1, 0.03)
 # θ and Z, until so many steps together gain less than this: a gain that no prediction shows.
 WARM_ENOUGH = (25, 0.1)
-# The same after an ascent of a subsample, where each gradient costs a pass: this many gradients that together gain less than half a nat are the last.
+# The same after an ascent of a subsample, where each gradient costs a pass: that many gradients, and so many nats.
 _WINDOW, _WINDOW_GAIN = 10, 0.5
 # Gradients of all rows after an ascent on a subsample: of a warm start, from there to the mode, and of an optimiser.
 _WARM_PASSES, _MODE_PASSES, OPTIMISER_PASSES = 60, 100, 200
