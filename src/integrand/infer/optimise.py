@@ -17,7 +17,7 @@ OptimiserCallback = Callable[[Vector, float], str]
 
 # Conditions of Wolfe on a step, those of every textbook, and how many points a line search tries.
 _ARMIJO, _WOLFE, _MAX_TRIALS = 1e-4, 0.9, 20
-# A pair teaches curvature if the cosine between step and change is above this; the diagonal spans so many powers.
+# A pair teaches curvature if the cosine between step and change is above this; the diagonal spans this many powers.
 _LEAST_CURVATURE, _DIAGONAL_RANGE = 1e-10, 1e3
 # A largest entry of the gradient that counts as none.
 _LEAST_GRADIENT = 1e-6
@@ -169,7 +169,7 @@ def maximise_lbfgs(
     tolerance
         Two steps in a row whose relative gain is below this are the last.
     enough
-        A number of steps and a gain: so are so many steps that together gain less than this.
+        A number of steps and a gain: so are this many steps that together gain less than this.
     curvature
         Of an earlier run for nearly the same f; it is used and goes on learning.
     held
@@ -245,8 +245,8 @@ def _line_search(
             width = high - low[0]
             share = 0.25
             if np.isfinite(end_value):  # the top of a parabola
-                bend = low[1] + low[2] * width - end_value
-                share = float(np.clip(0.5 * low[2] * width / bend, 0.1, 0.5)) if bend > 0.0 else 0.5
+                fall = low[1] + low[2] * width - end_value
+                share = float(np.clip(0.5 * low[2] * width / fall, 0.1, 0.5)) if fall > 0.0 else 0.5
             length = low[0] + share * width
             continue
         best = end, end_value, end_gradient

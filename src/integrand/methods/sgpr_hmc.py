@@ -32,8 +32,8 @@ from integrand.posterior.posterior import Posterior
 from integrand.storage.run_store import Round, WarmStart
 from integrand.targets.evaluation import Evaluation
 
-# A move of Z ends when so many steps together gain less than this. Draws move it that cost the others no more than
-# MOVE_LOSS nats, by estimate, and at least so many.
+# A move of Z ends when this many steps together gain less than this. Draws move it that cost the others no more than
+# MOVE_LOSS nats, by estimate, and at least this many.
 MOVE_ENOUGH, MOVE_LOSS, FEWEST_DRAWS = (5, 0.05), 0.1, 2
 
 
@@ -184,7 +184,7 @@ class Rounds:
         return Round(moved, gain, error, *_mean_and_error(after), self.context.target_accept)
 
     def _enough_draws(self, phis: np.ndarray) -> np.ndarray:
-        """The first of these draws, so many that the best Z for them is nearly the best for all.
+        """The first of these draws: with them the best Z for them is nearly the best for all draws.
 
         With the curvature H⁻¹ of the bound in Z and gradients g_j, the best Z for J draws is worse for all others by
         about tr(H Cov g) / 2J nats. Where the posterior of θ is narrow, two draws are enough.

@@ -39,9 +39,9 @@ from integrand.targets.joint import JointTarget, Surrogate
 # θ alone, with a subsample: gradients of all rows at most, L-BFGS steps of the subsample between two, the gain (nats)
 # that ends the ascent, and the parts of a move that are tried. (`python benchmarks/large_fit.py` counts the passes.)
 MAX_THETA_PASSES, _SUBSAMPLE_STEPS, _MIN_GAIN, _MOVE_SHARES = 12, 15, 0.1, (1.0, 0.3, 0.1, 0.03)
-# θ and Z, until so many steps together gain less than this: a gain that no prediction shows.
+# θ and Z, until this many steps together gain less than this: a gain that no prediction shows.
 WARM_ENOUGH = (25, 0.1)
-# The same after an ascent of a subsample, where each gradient costs a pass: that many gradients, and so many nats.
+# The same after an ascent of a subsample, where each gradient costs a pass: that many gradients, and this many nats.
 _WINDOW, _WINDOW_GAIN = 10, 0.5
 # Gradients of all rows after an ascent on a subsample: of a warm start, from there to the mode, and of an optimiser.
 _WARM_PASSES, _MODE_PASSES, OPTIMISER_PASSES = 60, 100, 200
@@ -91,14 +91,14 @@ def warm_start(
         return _warm_start_with_subsample(problem, target, to_mode, curvature)
     Z, name = starting_inducing(problem, target, phi)
 
-    def climb(phi: np.ndarray, Z: np.ndarray, objective: Objective):
+    def ascend(phi: np.ndarray, Z: np.ndarray, objective: Objective):
         steps = settings.warm_steps
         return maximise_theta_and_inducing(target, phi, Z, settings, steps, objective, curvature, WARM_ENOUGH)
 
-    phi, Z, optimum = climb(phi, Z, likelihood)
+    phi, Z, optimum = ascend(phi, Z, likelihood)
     mode = phi
     if to_mode:
-        mode, Z, _ = climb(phi, Z, density)
+        mode, Z, _ = ascend(phi, Z, density)
     return WarmStart(phi, Z, optimum.value, name, mode)
 
 
