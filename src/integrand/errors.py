@@ -56,6 +56,10 @@ class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""
 
 
+class ExtrapolationWarning(UserWarning):
+    """Rows to predict lie far outside the training data, where predictions are mostly the prior."""
+
+
 def callers_level() -> int:
     """The `stacklevel` with which a warning names the line that called this library."""
     package, frame, level, last = str(Path(__file__).parent), sys._getframe(1), 1, 1

@@ -44,6 +44,12 @@ class Jitter(NamedTuple):
         floored = jnp.maximum(variances, _FLOOR * jnp.mean(variances))
         return K + jnp.eye(K.shape[0], dtype=K.dtype) * (self.relative * floored + self.absolute)
 
+    def added(self, K: Float[np.ndarray, "M M"]) -> Float[np.ndarray, "M M"]:
+        """K with jitter, in NumPy."""
+        variances = np.diagonal(K)
+        floored = np.maximum(variances, _FLOOR * np.mean(variances))
+        return K + np.diag(self.relative * floored + self.absolute)
+
     def gram(self, kernel: Any, Z: Array) -> Array:
         """Kmm: k(Z, Z) with jitter."""
         return self.add_to(kernel.gram(Z), kernel.diagonal(Z))

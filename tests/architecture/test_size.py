@@ -7,9 +7,9 @@ import sys
 
 from source import MODULES, ROOT
 
-MAX_FILES = 122
+MAX_FILES = 127
 MAX_PARAMETERS, MAX_LONG_SIGNATURES = 8, 6
-MAX_FILES_OF_A_FIT = 41
+MAX_FILES_OF_A_FIT = 45
 
 
 def long_signatures(code: str) -> list[str]:

@@ -64,11 +64,8 @@ def test_says_what_it_did(method, data):
     assert posterior.model.names == ("lengthscale[x0]", "lengthscale[x1]", "scale", "noise")
     assert posterior.chains.x.shape[2] == 4
     assert np.all(np.isfinite(posterior.chains.x))
-    if method in BY_LBFGS:
-        assert posterior.verdict is None
-    else:
-        assert isinstance(posterior.verdict, Verdict)
-        assert posterior.verdict.sampled == row.draws
+    assert isinstance(posterior.verdict, Verdict)
+    assert posterior.verdict.sampled == row.draws
     assert posterior.counts["gradients"] > 0
     assert sum(posterior.seconds.values()) > 0
     assert posterior.history

@@ -42,7 +42,9 @@ def objective(posterior, data, phi):
 def test_an_optimum_of_the_right_function(method, data):
     posterior = fit(data, method)
     assert posterior.method == method
-    assert posterior.verdict is None
+    assert posterior.verdict is not None
+    assert posterior.verdict.ok
+    assert not posterior.verdict.sampled
     value, gradient = objective(posterior, data, posterior.optimum)
     start, _ = objective(posterior, data, posterior.model.start())
     assert value > start + 5.0

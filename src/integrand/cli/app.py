@@ -21,6 +21,7 @@ from integrand.cli.options import (
     Rank,
     Rows,
     Seed,
+    Set,
     Target,
     Timeout,
     emit,
@@ -95,6 +96,7 @@ def fit(
     max_minutes: Annotated[float | None, typer.Option(help="stop drawing after this many minutes")] = None,
     max_draws: Annotated[int, typer.Option(help="draws of each chain at most")] = 5_000,
     seed: Seed = 0,
+    more: Set = None,
     strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="keep state here, for `integrand resume`")] = None,
     as_json: AsJson = False,
@@ -109,7 +111,7 @@ def fit(
     timeout: Timeout = 300.0,
 ) -> None:
     """Fit a GP to a table and write a model file."""
-    from integrand.cli.commands import finish_fit, fit_table
+    from integrand.cli.commands import finish_fit, fit_table, flag_words, parsed_settings
     from integrand.cli.supervisor import Joining, joined
 
     import_modules(modules)
@@ -136,10 +138,11 @@ def fit(
         max_minutes=max_minutes,
         max_draws=max_draws,
         seed=seed,
+        **parsed_settings(more, fit),
     )
     group.leave()
     if group.is_leader:
-        finish_fit(posterior, record, out, strict, as_json)
+        finish_fit(posterior, record, out, strict, as_json, flag_words(fit))
 
 
 @command
@@ -182,7 +185,7 @@ def resume(
     timeout: Timeout = 300.0,
 ) -> None:
     """Go on with a fit that was interrupted, killed, or ended by its budget; settings are those of the fit."""
-    from integrand.cli.commands import finish_fit, resume_run
+    from integrand.cli.commands import finish_fit, flag_words, resume_run
     from integrand.cli.supervisor import Joining, joined
 
     import_modules(modules)
@@ -191,7 +194,7 @@ def resume(
     posterior, record = resume_run(run_dir, changes, not (quiet or as_json), group)
     group.leave()
     if group.is_leader:
-        finish_fit(posterior, record, Path(out or record["out"]), strict, as_json)
+        finish_fit(posterior, record, Path(out or record["out"]), strict, as_json, flag_words(fit))
 
 
 @command

@@ -1,7 +1,13 @@
 """What the commands do: tables in, models and tables out."""
 
+import dataclasses
 import glob
+import json
+import math
+import re
 import sys
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
 from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
+from integrand.posterior.extrapolation import outside_text
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.posterior import Posterior
 from integrand.storage.model_file import SavedModel, load_model, save_model
@@ -28,6 +35,9 @@ from integrand.units import values
 
 # Rows whose components for 400 draws are kept between the columns of a prediction.
 _ROWS_AT_ONCE = 10_000
+# Parameters in Python whose flags have other names, and those that have no flag.
+_PARAMETERS = {"inducing": "n_inducing"}
+_PYTHON_ONLY = {"Z", "mean", "noise"}
 
 
 def fit_table(
@@ -93,7 +103,53 @@ def _record(run_dir: Path, store: RunStore) -> dict[str, Any]:
     return record
 
 
-def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool) -> None:
+def flag_words(command: Callable) -> Callable[[str], str]:
+    """Put remedies into the words of the command line: `n_inducing=200` becomes `--inducing 200`.
+
+    A setting without a flag of its own becomes `--set name=value`; what only Python has is left as it is.
+    """
+    flags, settings = _flags(command), {field.name for field in dataclasses.fields(Settings)}
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"]
+        if name in flags:
+            return f"`{flags[name]}`" if value is None else "`{} {}`".format(flags[name], value.strip('"'))
+        if name in settings:
+            return f"`--set {name}=...`" if value is None else f"`--set {name}={value}`"
+        return f"{match[0]} (in Python)" if name in _PYTHON_ONLY else match[0]
+
+    return lambda remedy: re.sub(r"`(?P<name>[A-Za-z_]+)(=(?P<value>[^`]*))?`", flag, remedy)
+
+
+def _flags(command: Callable) -> dict[str, str]:
+    """The flags of a command by the names of what they set in Python."""
+    flags = {}
+    for name, parameter in signature(command).parameters.items():
+        declared = [d for m in getattr(parameter.annotation, "__metadata__", ()) for d in m.param_decls or ()]
+        named = next((d for d in declared if d.startswith("--")), "--" + name.replace("_", "-"))
+        flags[_PARAMETERS.get(name, name)] = named
+    return flags
+
+
+def parsed_settings(texts: list[str] | None, command: Callable) -> dict[str, Any]:
+    """Settings given as name=value; values are JSON, or else text."""
+    settings, flags = {}, _flags(command)
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text}: write name=value, such as --set target_accept=0.9")
+        if name in flags:
+            raise InputError(f"--set {text}: this has a flag of its own, {flags[name]}")
+        try:
+            settings[name] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name] = value
+    return settings
+
+
+def finish_fit(
+    posterior: Posterior, record: dict[str, Any], out: Path, strict: bool, as_json: bool, words: Callable[[str], str]
+) -> None:
     """Save the model whatever the verdict, say how it went, and exit 3 or 130 if that was asked for or happened."""
     save_model(
         posterior,
@@ -103,8 +159,9 @@ def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: 
         settings=record["settings"] | {"kernel": record["kernel"]},
         extra={"data": record["data"], "n_rows": record["n_rows"]},
     )
-    emit(as_json, fit_facts(posterior, out), f"{posterior.verdict or 'Optimised.'}\nModel: {out}")
     verdict = posterior.verdict
+    said = "Optimised." if verdict is None else verdict.text(words)
+    emit(as_json, fit_facts(posterior, out, words), f"{said}\nWritten to {out}")
     if verdict is not None and "interrupted" in verdict.codes:
         raise typer.Exit(130)
     if strict and verdict is not None and not verdict.ok:
@@ -112,7 +169,7 @@ def finish_fit(posterior: Posterior, record: dict[str, Any], out: Path, strict: 
         raise typer.Exit(3)
 
 
-def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
+def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str) -> dict[str, Any]:
     """A fit as JSON."""
     facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
     if METHODS[posterior.method].collapsed:
@@ -121,7 +178,17 @@ def fit_facts(posterior: Posterior, out: Path) -> dict[str, Any]:
         facts |= {
             "ok": posterior.verdict.ok,
             "codes": list(posterior.verdict.codes),
-            "verdict": str(posterior.verdict),
+            "verdict": posterior.verdict.text(words),
+            "findings": [
+                f._asdict() | {"remedy": words(f.remedy), "about": about}
+                for about, found in (("draws", posterior.verdict.on_draws), ("model", posterior.verdict.on_model))
+                for f in found
+            ],
+        }
+    if posterior.sparseness is not None:
+        facts["sparseness"] = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in posterior.sparseness._asdict().items()
         }
     if posterior.verdict is not None and posterior.verdict.sampled:
         numbers = posterior.verdict.convergence
@@ -151,7 +218,13 @@ def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, sam
     if out is not None:
         check_output(out)
     saved, rng = load_model(model), np.random.default_rng(seed)
-    blocks = (_predict(saved, X, levels, samples, rng) for X in table_blocks(data, saved.feature_names, _ROWS_AT_ONCE))
+    outside: list[np.ndarray] = []
+
+    def predicted(X: np.ndarray) -> dict[str, np.ndarray]:
+        outside.append(saved.posterior.outside(X) > 1.0)
+        return _predict(saved, X, levels, samples, rng)
+
+    blocks = map(predicted, table_blocks(data, saved.feature_names, _ROWS_AT_ONCE))
     if out is not None:
         with block_writer(out) as write:
             for block in blocks:
@@ -161,6 +234,8 @@ def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, sam
 
         for i, block in enumerate(blocks):
             pd.DataFrame(block).to_csv(sys.stdout, index=False, header=i == 0)
+    if outside and (text := outside_text(np.concatenate(outside), saved.feature_names)):
+        print(f"integrand: {text}", file=sys.stderr)
 
 
 def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:

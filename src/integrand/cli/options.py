@@ -106,6 +106,12 @@ def guarded(function: Callable) -> Callable:
     return wrapped
 
 
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="another setting of `integrand.fit`, such as target_accept=0.9; repeatable"),
+]
+
+
 def emit(as_json: bool, facts: dict[str, Any], text: str) -> None:
     """Print facts as one JSON object, or text for people."""
     print(json.dumps(plain(facts), allow_nan=False) if as_json else text)

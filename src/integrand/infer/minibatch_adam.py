@@ -81,14 +81,20 @@ class Ascent(NamedTuple):
         """What a verdict says of the ascent."""
         findings, taken = [], len(self.values)
         if self.unfinished:
-            findings.append(Finding("not-converged", True, self.unfinished, "Allow more steps, or larger batches."))
+            findings.append(
+                Finding("not-converged", True, self.unfinished, "Allow more `steps`, or a larger `batch_size`.")
+            )
         if self.ended:
             code = "interrupted" if self.ended == "interrupted" else "budget"
             stopped = f"Adam ended after {taken} of {len(self.rates)} steps: {self.ended}."
-            findings.append(Finding(code, True, stopped, "Resume the run, or fit again, with more time if need be."))
+            findings.append(
+                Finding(code, True, stopped, "Resume the run, or fit again, with more `max_minutes` if need be.")
+            )
         if self.failures > REJECTION_LIMIT * taken:
             failed = f"{self.failures} of {counted(taken, 'step')} failed numerically and were taken back."
-            findings.append(Finding("rejections", True, failed, "Use fewer inducing points or a larger jitter."))
+            findings.append(
+                Finding("rejections", True, failed, "Use fewer inducing points (`n_inducing`) or a larger `jitter`.")
+            )
         return tuple(findings)
 
     def history(self) -> list[tuple[int, float, float]]:

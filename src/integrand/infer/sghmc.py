@@ -173,7 +173,9 @@ class SafeStepSGHMC(Sampler):
             shortest = 2.0 * float(sghmc.step_size or 0.0)  # the last that was tried
             sghmc = replace(sghmc, step_size=shortest)
             sentence = f"Even with the step size {shortest:.2g} trials of SG-HMC diverged or left the posterior."
-            findings = (Finding("step-size", True, sentence, "Use larger batches, or NUTS with all rows."),)
+            findings = (
+                Finding("step-size", True, sentence, 'Use a larger `batch_size`, or `sampler="nuts"` with all rows.'),
+            )
         run = sghmc.run(target, starts, coordinates, plan, callback)
         return run._replace(evaluations=run.evaluations + evaluations, findings=findings)
 

@@ -1,7 +1,13 @@
-"""Did it converge? Numbers, and a verdict in words with stable codes and what to try."""
+"""Did it converge, and does the model suit the data? A verdict in words, with stable codes and what to try.
 
-from collections.abc import Sequence
+The two are separate statements. Findings on the draws may be serious: then the result is not what was asked for.
+Findings on the model are remarks: the draws are from its posterior, but another model may suit the data better.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -16,11 +22,72 @@ DIVERGENCE_LIMIT = 0.005
 REJECTION_LIMIT = 0.05
 # A gain of the bound below this many nats cannot be seen in a prediction.
 TOLERANCE_NATS = 0.25
+# A slack, and its spread over draws, below this many nats changes neither predictions nor θ.
+NEGLIGIBLE = 0.5
+# Codes of findings on the model; all others are on the draws.
+MODEL_CODES = frozenset(
+    {
+        "autocorrelated",
+        "collinear-columns",
+        "duplicate-columns",
+        "few-inducing",
+        "few-rows",
+        "heavy-tails",
+        "heteroscedastic",
+        "inducing-moving",
+        "inducing-stuck",
+        "intervals-narrow",
+        "intervals-wide",
+        "missed-structure",
+        "outliers",
+        "overdispersed",
+        "skewed",
+        "sparse-posterior",
+    }
+)
+
+
+class Sparseness(NamedTuple):
+    """What the inducing points cost, in nats over draws of θ; what could not be computed is NaN."""
+
+    draws: int
+    further: int  # points Z' chosen from the data
+    gain: float  # mean of L(θ, Z ∪ Z') - L(θ, Z)
+    gain_sd: float  # its sd over draws, NaN for one draw
+    fresh_gain: float  # L(θ, Z') - L(θ, Z) at the middle of the draws, for M points chosen afresh
+    slack: float  # mean of log p(y | θ) - L(θ, Z), where there are few enough rows
+    slack_sd: float
+
+    @property
+    def spread(self) -> float:
+        """The sd of the slack, or of the gain that tracks it."""
+        return self.gain_sd if math.isnan(self.slack_sd) else self.slack_sd
+
+    @property
+    def missing(self) -> float:
+        """The mean of the slack, or the gain."""
+        return self.gain if math.isnan(self.slack) else self.slack
+
+    def __str__(self) -> str:
+        said = []
+        if not math.isnan(self.gain):
+            nothing = " and change nothing" if self.missing < NEGLIGIBLE and not self.spread > NEGLIGIBLE else ""
+            said.append(f"twice the inducing points would gain {_nats(self.gain, self.gain_sd)}{nothing}")
+        if not math.isnan(self.slack):
+            said.append(f"log p(y | θ) of the exact GP is {_nats(self.slack, self.slack_sd)} higher than the bound")
+        return "; ".join(said)
+
+
+def _nats(mean: float, sd: float) -> str:
+    """A mean over draws and its spread, with the digits that say something."""
+    digits = 0 if abs(mean) >= 10.0 else 1 if abs(mean) >= 1.0 else 2
+    spread = "" if math.isnan(sd) else f" ± {sd:.{digits}f}"
+    return f"{mean if abs(mean) >= 0.005 else 0.0:.{digits}f}{spread} nats"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the draws (or the one point of an optimiser) can be trusted, and why not."""
+    """Whether the draws (or the one point of an optimiser) can be trusted, and what is said of the model."""
 
     findings: tuple[Finding, ...]
     convergence: Convergence
@@ -29,10 +96,11 @@ class Verdict:
     e_bfmi: Float[np.ndarray, " C"]
     rejections: int
     evaluations: int
+    sparseness: Sparseness | None = None  # for methods with inducing points
 
     @property
     def ok(self) -> bool:
-        """No serious finding."""
+        """No serious finding. Remarks on the model are not serious: see `on_model`."""
         return not any(f.serious for f in self.findings)
 
     @property
@@ -50,20 +118,50 @@ class Verdict:
         """Whether there are draws to judge, and not one optimised point."""
         return not bool(np.all(np.isnan(self.convergence.r_hat)))
 
-    def __str__(self) -> str:
-        lines = [f"- {f.sentence} {f.remedy}".rstrip() for f in self.findings]
+    @property
+    def on_draws(self) -> tuple[Finding, ...]:
+        """Findings on the draws, or on what an optimiser did."""
+        return tuple(f for f in self.findings if f.code not in MODEL_CODES)
+
+    @property
+    def on_model(self) -> tuple[Finding, ...]:
+        """Findings on the model: what the data say of it."""
+        return tuple(f for f in self.findings if f.code in MODEL_CODES)
+
+    @property
+    def headline(self) -> str:
+        """What is said of the draws, in a line."""
+        said = bool(self.on_draws)
         if not self.sampled:
-            head = "Optimised" if not lines else "Optimised, with remarks" if self.ok else "Not to be trusted yet"
-            return "\n".join([f"{head}: the optimiser took {counted(self.evaluations, 'step')}.", *lines])
+            head = "Optimised" if not said else "Optimised, with remarks" if self.ok else "Not to be trusted yet"
+            return f"{head}: the optimiser took {counted(self.evaluations, 'step')}."
         c = self.convergence
-        summary = (
-            f"R-hat at most {np.max(c.r_hat):.3f}, ESS at least {np.min(c.ess_bulk):.0f} (bulk) and "
-            f"{np.min(c.ess_tail):.0f} (tail), {counted(self.divergences, 'divergence')}"
+        head = "Converged" if not said else "Converged, with remarks" if self.ok else "Not to be trusted yet"
+        return (
+            f"{head}: R-hat at most {np.max(c.r_hat):.3f}, ESS at least {np.min(c.ess_bulk):.0f} (bulk) and "
+            f"{np.min(c.ess_tail):.0f} (tail), {counted(self.divergences, 'divergence')}."
         )
-        if not self.findings:
-            return f"Converged: {summary}."
-        head = "Converged, with remarks" if self.ok else "Not to be trusted yet"
-        return "\n".join([f"{head}: {summary}.", *lines])
+
+    @property
+    def model_headline(self) -> str:
+        """What is said of the model, in a line; "" if nothing was looked at."""
+        if self.sparseness is None and not self.on_model:
+            return ""
+        n, said = len(self.on_model), "" if self.sparseness is None else str(self.sparseness)
+        head = "Model" if not n else f"Model, with {n} remark{'s' if n > 1 else ''}"
+        return f"{head}: {said}." if said else f"{head}:"
+
+    def text(self, words: Callable[[str], str] = str) -> str:
+        """All of it; `words` puts remedies into the words of an interface (they are in those of Python)."""
+
+        def line(finding: Finding) -> str:
+            return f"- {finding.sentence} {words(finding.remedy)}".rstrip()
+
+        parts = [self.headline, *map(line, self.on_draws), self.model_headline, *map(line, self.on_model)]
+        return "\n".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def optimised(findings: Sequence[Finding], names: Sequence[str], failures: int, steps: int) -> Verdict:
@@ -88,7 +186,10 @@ def verdict(
     if chains.n_draws < 4:
         none = Convergence(np.full(len(names), np.inf), np.zeros(len(names)), np.zeros(len(names)))
         few = Finding(
-            "no-draws", True, f"Each chain has only {counted(chains.n_draws, 'draw')}.", "Allow more time or draws."
+            "no-draws",
+            True,
+            f"Each chain has only {counted(chains.n_draws, 'draw')}.",
+            "Allow more draws or minutes: `max_draws`, `max_minutes`.",
         )
         return Verdict((few, *_endings(ended)), none, tuple(names), 0, np.zeros(len(chains.x)), rejections, evaluations)
     numbers = convergence(chains.x)
@@ -105,7 +206,7 @@ def verdict(
                 "divergences",
                 divergences > 1 and share > DIVERGENCE_LIMIT,
                 f"{divergences} of {counted(chains.n_trajectories, 'trajectory').replace('ys', 'ies')} diverged.",
-                "Raise target_accept (0.9 or 0.95), or use priors with lighter tails.",
+                "Raise `target_accept=0.95`, or use priors with lighter tails.",
             )
         )
     energies = e_bfmi(chains.energy)
@@ -116,7 +217,7 @@ def verdict(
                 True,
                 f"The energy mixes badly (E-BFMI {np.min(energies):.2f} in chain {int(np.argmin(energies))}): "
                 "the posterior has tails or a funnel that the sampler hardly enters.",
-                "Use priors with lighter tails, or more draws.",
+                "Use priors with lighter tails, or more draws (`target_ess`).",
             )
         )
     deep = float(np.mean(chains.depth >= max_depth))
@@ -129,7 +230,7 @@ def verdict(
                 "rejections",
                 True,
                 f"{rejections} of {evaluations} evaluations failed numerically and were rejected.",
-                "Use fewer inducing points, a larger jitter, or a prior that keeps the noise away from zero.",
+                "Use a smaller `n_inducing`, a larger `jitter`, or a prior that keeps the noise away from zero.",
             )
         )
     findings += _endings(ended)
@@ -143,7 +244,9 @@ def _endings(ended: str) -> list[Finding]:
         return [Finding("interrupted", True, sentence, "Resume the run, or fit again.")]
     if ended == "budget":
         sentence = "Sampling ended because its budget of draws or minutes was used up, not because it had converged."
-        return [Finding("budget", False, sentence, "Allow more max_draws or max_minutes (also when resuming a run).")]
+        return [
+            Finding("budget", False, sentence, "Allow more: `max_draws` or `max_minutes` (also when resuming a run).")
+        ]
     return []
 
 
@@ -159,7 +262,7 @@ def _convergence_findings(numbers: Convergence, names: Sequence[str], target_ess
             form = _r_hat if code == "r-hat" else "{:.0f}".format
             listed = ", ".join(f"{names[i]} ({form(float(values[i]))})" for i in worst)
             more = f" and {int(bad.sum()) - len(worst)} more" if bad.sum() > len(worst) else ""
-            findings.append(Finding(code, True, f"{label} for {listed}{more}.", "Draw more."))
+            findings.append(Finding(code, True, f"{label} for {listed}{more}.", "Draw more: `max_draws`."))
     return findings
 
 

@@ -75,7 +75,7 @@ def _failed_draws(failed: int, drawn: int) -> tuple[Finding, ...]:
     if not failed:
         return ()
     sentence = f"{failed} of {drawn} draws of q(θ) failed numerically and were drawn again: q is cut off there."
-    return (Finding("rejections", True, sentence, "Use fewer inducing points or a larger jitter."),)
+    return (Finding("rejections", True, sentence, "Use fewer inducing points (`n_inducing`) or a larger `jitter`."),)
 
 
 # Beyond this the importance ratios have no reliable mean: q misses much of the posterior (Vehtari et al. 2024).
@@ -230,15 +230,15 @@ def _findings(fitted: GaussianFit) -> list[Finding]:
     if fitted.ended:
         code = "interrupted" if fitted.ended == "interrupted" else "budget"
         sentence = f"L-BFGS ended before q was the best Gaussian: {fitted.ended}."
-        found.append(Finding(code, True, sentence, "Resume the run, or fit again, with more time if need be."))
+        found.append(Finding(code, True, sentence, "Resume the run, or fit again, with more `max_minutes` if need be."))
     elif not fitted.converged:
         sentence = f"L-BFGS ended before q was the best Gaussian: {fitted.message}."
-        found.append(Finding("not-converged", True, sentence, "Allow more steps."))
+        found.append(Finding("not-converged", True, sentence, "Allow more `steps`."))
     if not fitted.pareto_k <= LARGEST_PARETO_K:
         sentence = (
             f"A Gaussian does not fit the posterior of the hyperparameters (Pareto k {fitted.pareto_k:.2f}, above "
             f"{LARGEST_PARETO_K}): its tails, and so the intervals, are not to be trusted."
         )
-        remedy = "Use sgpr-hmc (or gpr-hmc), which draws from the posterior itself."
+        remedy = 'Use `method="sgpr-hmc"` (or `method="gpr-hmc"`), which draws from the posterior itself.'
         found.append(Finding("pareto-k", True, sentence, remedy))
     return found

@@ -20,6 +20,7 @@ from integrand.infer.verdict import Finding
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
+from integrand.methods.examine import examined
 from integrand.methods.problem import FitContext, Problem, Settings
 from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.model import Model, describe_model, restore_model
@@ -267,7 +268,12 @@ def run(spec: FitSpec, store: RunStore, progress: bool | Progress) -> Posterior:
     with shown(progress if processes.is_leader else False) as listener:
         problem = spec.problem()
         shared = shared_work(problem, spec.n_inducing)
-        return processes.lead(lambda: method.run(problem, FitContext(problem, store, listener, spec.findings)), shared)
+
+        def work() -> Posterior:
+            context = FitContext(problem, store, listener, spec.findings)
+            return examined(method.run(problem, context), problem, context)
+
+        return processes.lead(work, shared)
 
 
 def shared_work(problem: Problem, n_inducing: int) -> SharedWork[Posterior]:

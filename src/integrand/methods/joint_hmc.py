@@ -224,7 +224,14 @@ def _outside(outside: list[bool]) -> list[Finding]:
         return []
     n, total = sum(outside), len(outside)
     sentence = f"{n} of {total} draws that were looked at lie far outside the posterior: chains go astray."
-    return [Finding("lost-draws", n > MAX_OUTSIDE * total, sentence, "Use larger batches, or `joint-hmc` with NUTS.")]
+    return [
+        Finding(
+            "lost-draws",
+            n > MAX_OUTSIDE * total,
+            sentence,
+            'Use a larger `batch_size`, or `method="joint-hmc"` with `sampler="nuts"`.',
+        )
+    ]
 
 
 def batch_size(problem: Problem) -> int:

@@ -43,7 +43,7 @@ class ManyRows(RowStrategy):
         "approximate",
         True,
         "The fit ended before all rows could accept or reject a draw: these are from an approximation around the mode.",
-        "Allow more minutes, or resume the run.",
+        "Allow more `max_minutes`, or resume the run.",
     )
 
     def __init__(self, problem: Problem):

@@ -85,14 +85,14 @@ def nested_verdict(draws: NestedDraws, problem: Problem, failures: int, evaluati
     numbers = Convergence(numbers.r_hat, ess, np.minimum(numbers.ess_tail, draws.ess))
     findings = []
     if draws.stuck:
-        remedy = "Look for what makes the likelihood flat there, or use another sampler."
+        remedy = "Look for what makes the likelihood flat there, or use another `sampler`."
         findings.append(Finding("stuck", not draws.finished, draws.stuck, remedy))
     elif draws.interrupted or not draws.finished:
         why = "interrupted" if draws.interrupted else "budget"
         sentence = "Nested sampling ended before the live points had given up their share: the evidence is too low."
-        findings.append(Finding(why, True, sentence, "Allow more minutes, or use fewer live_points."))
+        findings.append(Finding(why, True, sentence, "Allow more `max_minutes`, or use fewer `live_points`."))
     if draws.ess < problem.settings.target_ess:
         sentence = f"The weighted draws are worth {draws.ess:.0f} independent ones, fewer than were asked for."
-        findings.append(Finding("ess-bulk", True, sentence, "Raise live_points in proportion."))
+        findings.append(Finding("ess-bulk", True, sentence, "Raise `live_points` in proportion."))
     energies = e_bfmi(draws.chains.energy)
     return Verdict(tuple(findings), numbers, tuple(problem.model.names), 0, energies, failures, evaluations)

@@ -9,6 +9,7 @@ from integrand.compilation import one_blas_thread
 from integrand.errors import InputError, NumericalError
 from integrand.infer.base import Chains
 from integrand.infer.optimise import Optimum
+from integrand.infer.verdict import optimised
 from integrand.methods.paper_schedule import paper_sgpr
 from integrand.methods.problem import FitContext, Problem
 from integrand.methods.warm_start import (
@@ -55,7 +56,8 @@ def fit_sparse(problem: Problem, context: FitContext, with_prior: bool) -> Poste
     context.history += _history(optimum, context.clock.elapsed)
     context.notes += [f"Z started from {name}.", optimum.message.capitalize() + "."]
     chains = Chains.of_one_point(phi, optimum.value)
-    return context.posterior(chains, conditional, optimum=phi, counter=target.counter, verdict=None, Z_path=Z[None])
+    verdict = optimised((), problem.model.names, target.counter.failures, target.counter.gradients)
+    return context.posterior(chains, conditional, optimum=phi, counter=target.counter, verdict=verdict, Z_path=Z[None])
 
 
 def _maximised(
@@ -96,7 +98,8 @@ def fit_exact(problem: Problem, context: FitContext, with_prior: bool) -> Poster
     context.history += _history(optimum, context.clock.elapsed)
     context.notes.append(optimum.message.capitalize() + ".")
     chains = Chains.of_one_point(optimum.x, optimum.value)
-    return context.posterior(chains, conditional, optimum=optimum.x, counter=target.counter, verdict=None)
+    verdict = optimised((), problem.model.names, target.counter.failures, target.counter.gradients)
+    return context.posterior(chains, conditional, optimum=optimum.x, counter=target.counter, verdict=verdict)
 
 
 def _history(optimum: Optimum, seconds: float) -> list[BoundPoint]:

@@ -20,6 +20,7 @@ from integrand.infer.base import Chains, Plan, keep_going
 from integrand.infer.coordinates import Coordinates
 from integrand.infer.nuts import NUTS
 from integrand.infer.optimise import Adam
+from integrand.infer.verdict import optimised
 from integrand.methods.problem import FitContext, Problem
 from integrand.methods.warm_start import starting_inducing
 from integrand.model import Model
@@ -54,7 +55,8 @@ def paper_sgpr(problem: Problem, context: FitContext) -> Posterior:
     context.record_bound("optimise", STEPS, bound)
     context.notes += [f"Z started from {name}.", f"The paper's schedule: {STEPS} steps of Adam."]
     chains = Chains.of_one_point(phi, bound)
-    return context.posterior(chains, conditional, optimum=phi, counter=target.counter, verdict=None, Z_path=Z[None])
+    verdict = optimised((), problem.model.names, target.counter.failures, target.counter.gradients)
+    return context.posterior(chains, conditional, optimum=phi, counter=target.counter, verdict=verdict, Z_path=Z[None])
 
 
 def _optimised(

@@ -80,6 +80,7 @@ class Settings:
     subsample_rows: int = _count(20_000)
     seed: int = _count(0, least=0)
     jitter: Jitter = Jitter()  # on the diagonal of k(Z, Z)
+    check_model: bool = True  # look at residuals and at what the inducing points cost, after the fit
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":

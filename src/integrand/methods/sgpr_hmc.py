@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from integrand.compilation import one_blas_thread
-from integrand.infer.base import Chains
+from integrand.infer.base import Chains, Finding
 from integrand.infer.coordinates import Coordinates
 from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import TOLERANCE_NATS
@@ -131,7 +131,9 @@ class Rounds:
             return
         if self.finished and not self.converged:
             gain = self.finished[-1].gain
-            context.notes.append(f"Z was still gaining {gain:.2f} nats after {len(self.finished)} rounds.")
+            sentence = f"Z was still gaining {gain:.2f} nats after {len(self.finished)} rounds."
+            remedy = f"Let it move longer: `max_rounds={4 * len(self.finished)}`."
+            context.findings.append(Finding("inducing-moving", False, sentence, remedy))
 
     @property
     def converged(self) -> bool:

@@ -244,7 +244,9 @@ def _still_to_gain(problem: Problem, x: Unknowns) -> list[Finding]:
     if not gain > TOLERANCE_NATS:
         return []
     sentence = f"{CHECK_STEPS} steps of L-BFGS on all rows, from the θ and Z that Adam found, gain {gain:.1f} nats."
-    return [Finding("short", False, sentence, "Allow more steps, or use ml2, which maximises the same bound.")]
+    return [
+        Finding("short", False, sentence, 'Allow more `steps`, or use `method="ml2"`, which maximises the same bound.')
+    ]
 
 
 def _with_best_q(problem: Problem, x: Unknowns, replace: bool) -> tuple[Unknowns, float, list[str]]:

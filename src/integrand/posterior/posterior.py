@@ -14,12 +14,13 @@ from jaxtyping import Float
 
 from integrand.data.checks import checked_matrix
 from integrand.data.scaling import Standardiser
-from integrand.errors import InputError
+from integrand.errors import ExtrapolationWarning, InputError, callers_level
 from integrand.infer.base import Chains
-from integrand.infer.verdict import Verdict
+from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, Parameter
 from integrand.posterior.conditional import Conditional
+from integrand.posterior.extrapolation import beyond, outside_text, reach
 from integrand.posterior.inference_data import (
     MOST_ROWS,
     draws_that_predict,
@@ -60,7 +61,7 @@ class Posterior:
     jitter: Jitter
     chains: Chains  # x is φ
     conditional: Conditional
-    verdict: Verdict | None  # None for methods that optimise one point
+    verdict: Verdict | None  # None in files of before, for methods that optimise one point
     optimum: Float[np.ndarray, " P"]  # the ML-II point (for `map` methods: the MAP point)
     history: tuple[BoundPoint, ...] = ()
     Z_path: Float[np.ndarray, "R M D"] | None = None  # inducing inputs after the warm start and after each round
@@ -68,6 +69,7 @@ class Posterior:
     counts: Mapping[str, int] = field(default_factory=dict)  # gradients, failures, rounds, ...
     notes: tuple[str, ...] = ()  # what the method decided or ran into, in sentences
     evidence: tuple[float, float] | None = None  # log evidence and its standard error, where the sampler gives one
+    ranges: Float[np.ndarray, "D 2"] | None = None  # smallest and largest value of each column, in the units of X
 
     def __post_init__(self):
         object.__setattr__(self, "model", self.model.restored_for(self.scaler))
@@ -128,6 +130,11 @@ class Posterior:
         return self._theta_of(self.optimum)
 
     @property
+    def sparseness(self) -> Sparseness | None:
+        """What the inducing points cost; None for methods without them."""
+        return None if self.verdict is None else self.verdict.sparseness
+
+    @property
     def Z(self) -> Float[np.ndarray, "M D"]:
         """Inducing inputs in the units of the data: training inputs for exact methods, the mean of drawn ones."""
         inputs = self.conditional.inputs
@@ -138,9 +145,34 @@ class Posterior:
         X = checked_matrix(X, "X")
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
+        self._warn_outside(X)
         return Predictive(
             self.model, self.jitter, self.scaler, self.conditional, self.scaler.transform_X(X), include_noise, memory
         )
+
+    def outside(self, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
+        """How many lengthscales each value lies outside the range of its training column; 0 inside.
+
+        0, too, in columns that the kernel follows for ever (a line, a cycle), and where the ranges are not known.
+        """
+        if self.ranges is None:
+            return np.zeros(X.shape)
+        return beyond(X, self.ranges, self._reach * self.scaler.x_sd)
+
+    @cached_property
+    @in_float64
+    def _reach(self) -> Float[np.ndarray, " D"]:
+        """Of the middle draw, for standardised columns."""
+        theta = self.model.theta(jnp.asarray(np.median(self.conditional.phis, axis=0)))
+        return reach(self.model.gp(theta).kernel, self.model.n_columns)
+
+    def _warn_outside(self, X: np.ndarray) -> None:
+        """Once for each posterior."""
+        if "_warned" in self.__dict__ or self.ranges is None:
+            return
+        if text := outside_text(self.outside(X) > 1.0, self.model.columns):
+            self.__dict__["_warned"] = True
+            warnings.warn(text, ExtrapolationWarning, stacklevel=callers_level())
 
     def to_arviz(self, X: Any = None, y: Any = None, *, original_units: bool = True, seed: int = 0) -> Any:
         """An `arviz.InferenceData` (ArviZ 0.x) or an `xarray.DataTree` (ArviZ 1.x).

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any, NamedTuple
 
@@ -57,18 +57,32 @@ def _verdict(s: Subject) -> Section:
         ]
         remedies = ["Fit with method sgpr-hmc to integrate over the hyperparameters, and compare."]
         if verdict is not None:
-            remedies = [*(f"{f.sentence} {f.remedy}".rstrip() for f in verdict.findings), *remedies]
+            remedies = [*map(_said, verdict.on_draws), *remedies]
             word, kind = (word, kind) if verdict.ok else ("✕ Not to be trusted yet", "bad")
     else:
         word, kind = ("✓ Converged", "good") if verdict.ok else ("✕ Not to be trusted yet", "bad")
-        if verdict.ok and verdict.findings:
+        if verdict.ok and verdict.on_draws:
             word, kind = "! Converged, with remarks", "warn"
-        lines = [str(verdict).partition("\n")[0].partition(": ")[2]]
-        remedies = [f"{f.sentence} {f.remedy}".rstrip() for f in verdict.findings]
-    box = "".join([f'<p class="word">{word}</p>', *map(paragraph, lines), bullets(remedies) if remedies else ""])
+        lines, remedies = [verdict.headline.partition(": ")[2]], list(map(_said, verdict.on_draws))
+    boxes = _box(word, kind, lines, remedies)
+    if verdict is not None and verdict.model_headline:
+        head, _, said = verdict.model_headline.partition(":")
+        mark, kind = ("! ", "warn") if verdict.on_model else ("✓ ", "good")
+        said = said.strip()
+        boxes += _box(mark + head, kind, [said[:1].upper() + said[1:]] if said else [], map(_said, verdict.on_model))
     notes = "<h3>Notes of the fit</h3>" + bullets(s.posterior.notes) if s.posterior.notes else ""
     argument = paragraph(_argument(s.posterior)) if tables.is_sampled(s.posterior) else ""
-    return "verdict", "Verdict", f'<div class="verdict {kind}" role="note">{box}</div>{argument}{notes}'
+    return "verdict", "Verdict", f"{boxes}{argument}{notes}"
+
+
+def _said(finding: Any) -> str:
+    return f"{finding.sentence} {finding.remedy}".rstrip()
+
+
+def _box(word: str, kind: str, lines: Iterable[str], remedies: Iterable[str]) -> str:
+    listed = list(remedies)
+    content = [f'<p class="word">{escape(word)}</p>', *map(paragraph, lines), bullets(listed) if listed else ""]
+    return f'<div class="verdict {kind}" role="note">{"".join(content)}</div>'
 
 
 def _argument(posterior: Posterior) -> str:

@@ -21,7 +21,7 @@ from integrand.errors import InputError, ModelFileError, UnregisteredError
 from integrand.files import atomic_write
 from integrand.infer.base import Chains
 from integrand.infer.convergence import Convergence
-from integrand.infer.verdict import Finding, Verdict
+from integrand.infer.verdict import Finding, Sparseness, Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, describe_model, restore_model, same_model
 from integrand.posterior.conditional import ExactConditional, SparseConditional, VariationalConditional
@@ -129,6 +129,7 @@ def model_bytes(
     J, M = conditional.weights.shape
     triangle = 4 * M * (M + 1) if conditional.factors.size else 8 * M
     kept = J if max_bytes is None else min(J, max(1, max_bytes // triangle))
+    feature_ranges = posterior.ranges if feature_ranges is None else feature_ranges
     header = _header(posterior) | {
         "conditional": {"kind": conditional.kind, "kept": kept, "of": J},
         "feature_ranges": None if feature_ranges is None else finite_array(feature_ranges, "feature_ranges").tolist(),
@@ -228,12 +229,15 @@ def _header(posterior: Posterior) -> dict[str, Any]:
 
 
 def _describe_verdict(verdict: Verdict) -> dict[str, Any]:
+    sparseness = verdict.sparseness
     return {
         "findings": [{**f._asdict(), "serious": bool(f.serious)} for f in verdict.findings],
         "names": list(verdict.names),
         **{name: [number(v) for v in values] for name, values in verdict.convergence._asdict().items()},
         "e_bfmi": [number(value) for value in verdict.e_bfmi],
         **{name: int(getattr(verdict, name)) for name in ("divergences", "rejections", "evaluations")},
+        "sparseness": sparseness
+        and {name: v if isinstance(v, int) else number(v) for name, v in sparseness._asdict().items()},
     }
 
 
@@ -266,6 +270,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
     evidence = header["evidence"]
     phases, index, bounds = header["phases"], copies["history.index"].tolist(), copies["history.bound"].tolist()
     history = tuple(BoundPoint(phases[p], step, *bound) for (p, step), bound in zip(index, bounds, strict=True))
+    ranges = None if header["feature_ranges"] is None else np.array(header["feature_ranges"], float)
     posterior = Posterior(
         method=header["method"],
         model=model,
@@ -281,8 +286,8 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         counts=header["counts"],
         notes=tuple(header["notes"]),
         evidence=None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
+        ranges=ranges,
     )
-    ranges = None if header["feature_ranges"] is None else np.array(header["feature_ranges"], float)
     settings = {name: float(v) if v in NOT_FINITE else v for name, v in header["settings"].items()}
     return SavedModel(
         posterior=posterior,
@@ -296,6 +301,10 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
 
 
 def _restore_verdict(described: dict[str, Any]) -> Verdict:
+    sparseness = described["sparseness"]
+    if sparseness is not None:
+        nats = {name: float(sparseness[name]) for name in Sparseness._fields[2:]}
+        sparseness = Sparseness(sparseness["draws"], sparseness["further"], **nats)
     numbers = {name: np.array(described[name], float) for name in (*Convergence._fields, "e_bfmi")}
     return Verdict(
         tuple(Finding(**finding) for finding in described["findings"]),
@@ -305,4 +314,5 @@ def _restore_verdict(described: dict[str, Any]) -> Verdict:
         numbers["e_bfmi"],
         described["rejections"],
         described["evaluations"],
+        sparseness,
     )

@@ -50,6 +50,14 @@ OPTIONAL = {"Z_path"}
 MAY_BE_INFINITE = {"draws.energy", "draws.acceptance", "draws.step_size", "history.bound"}
 
 
+# Numbers of nats over draws of θ; see `infer.verdict.Sparseness`.
+SPARSENESS = {
+    "draws": int,
+    "further": int,
+    **{name: float for name in ("gain", "gain_sd", "fresh_gain", "slack", "slack_sd")},
+}
+
+
 # The header: a type, [form of each entry], {str: form of each value}, (alternatives), or just these keys. A number
 # that is not finite is one of `NOT_FINITE`.
 HEADER: dict[Any, Any] = {
@@ -75,6 +83,7 @@ HEADER: dict[Any, Any] = {
             "names": [str],
             **{name: [float] for name in ("r_hat", "ess_bulk", "ess_tail", "e_bfmi")},
             **{name: int for name in ("divergences", "rejections", "evaluations")},
+            "sparseness": (NoneType, SPARSENESS),
         },
     ),
     "extra": dict,
@@ -82,10 +91,13 @@ HEADER: dict[Any, Any] = {
 
 
 def upgraded(header: dict[str, Any]) -> dict[str, Any]:
-    """A header of format 1 as one of today's; others as they are."""
-    if type(header.get("format")) is not int or header["format"] != 1 or "evidence" in header:
-        return header
-    return header | {"format": FORMAT, "evidence": None}
+    """A header of before as one of today's, without what was not known then; others as they are."""
+    if type(header.get("format")) is int and header["format"] == 1 and "evidence" not in header:
+        header = header | {"format": FORMAT, "evidence": None}
+    verdict = header.get("verdict")
+    if isinstance(verdict, dict) and "sparseness" not in verdict:
+        header = header | {"verdict": verdict | {"sparseness": None}}
+    return header
 
 
 def number(value: float) -> float | str:

@@ -1,0 +1,241 @@
+"""After a fit: what the inducing points cost, and what leave-one-out residuals of some rows say of the model.
+
+A few draws and at most some thousand rows are looked at, so that this takes a small part of the time of the fit. Where
+not all rows are looked at, the residuals are still those of a fit to all of them: q(u) of each draw has seen them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from integrand.compilation import one_blas_thread, program_for
+from integrand.infer.base import Finding
+from integrand.infer.verdict import Sparseness
+from integrand.likelihoods import Gaussian
+from integrand.methods.problem import FitContext, Problem
+from integrand.model import Model
+from integrand.posterior.conditional import Conditional, ExactConditional, SparseConditional
+from integrand.posterior.model_findings import (
+    Rows,
+    column_findings,
+    count_findings,
+    residual_findings,
+    size_findings,
+    sparseness_findings,
+)
+from integrand.posterior.posterior import Posterior
+from integrand.posterior.residuals import (
+    Marginals,
+    Residuals,
+    is_best_for_gaussian_noise,
+    left_out_exact,
+    left_out_sparse,
+    marginals_of,
+    residuals_of,
+    weighted_residuals,
+)
+from integrand.posterior.sparseness import dense_bound, further_points, log_marginal
+from integrand.precision import float64_scope
+from integrand.targets.collapsed import CollapsedTarget
+
+# Draws that are looked at; of other likelihoods, whose weights need more, and those of large matrices.
+_DRAWS, _WEIGHTED_DRAWS, _FEW_DRAWS = 30, 100, 12
+# With more rows than this the exact GP is not factored, and fewer than all rows have residuals, in runs of this many.
+_EXACT_ROWS, _SOME_ROWS, _RUN = 2_000, 1_000, 50
+# With more rows than this there are fewer draws; for other likelihoods rows are fewer, too.
+_MANY_ROWS, _WEIGHTED_ROWS = 1_000, 400
+# Multiplications, N (2M)², of values of the bound above which there are fewer draws, and the fewest.
+_BOUND_WORK, _LEAST_DRAWS = 4e8, 8
+
+
+def examined(posterior: Posterior, problem: Problem, context: FitContext) -> Posterior:
+    """The posterior, with findings on the model in its verdict."""
+    verdict = posterior.verdict
+    posterior = dataclasses.replace(posterior, ranges=_ranges(problem))
+    if verdict is None or context.interrupted or not problem.settings.check_model:
+        return posterior
+    context.phase("checks")
+    with one_blas_thread(problem.data.n_rows <= _EXACT_ROWS):
+        findings, sparseness = _examination(posterior, problem)
+    context.clock.enter("")
+    context.store.save_seconds(context.seconds)
+    verdict = dataclasses.replace(verdict, findings=(*verdict.findings, *findings), sparseness=sparseness)
+    return dataclasses.replace(posterior, verdict=verdict, seconds=context.seconds)
+
+
+def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding], Sparseness | None]:
+    rows, model, n_rows = _some_rows(problem), posterior.model, problem.data.n_rows
+    findings = size_findings(n_rows, model.n_theta)
+    findings += column_findings(rows.X, model.columns)
+    sparseness = _sparseness(posterior, problem, rows)
+    if sparseness is not None:
+        findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs))
+    residuals, rows = _residuals(posterior, problem, rows)
+    if residuals is not None:
+        if model.likelihood.discrete:
+            findings += count_findings(residuals)
+        else:
+            findings += residual_findings(residuals, rows, model.columns)
+    return findings, sparseness
+
+
+def _some_rows(problem: Problem) -> Rows:
+    """All rows, if they are few; else runs of rows that follow each other, or a sample where rows are on disk."""
+    data = problem.data
+    if not data.local:
+        if problem.subsample is None:
+            return Rows(np.zeros((0, data.n_columns)), np.zeros(0), np.zeros(0, bool))
+        X, y = map(np.asarray, problem.subsample.arrays())
+        index = np.linspace(0, len(y) - 1, min(_SOME_ROWS, len(y))).astype(int)
+        return Rows(X[index], y[index], np.zeros(max(len(index) - 1, 0), bool))
+    with float64_scope():
+        X, y = map(np.asarray, data.arrays())
+    index = np.arange(len(y))
+    if len(y) > _EXACT_ROWS:
+        starts = np.linspace(0, len(y) - _RUN, _SOME_ROWS // _RUN).astype(int)
+        index = np.unique(starts[:, None] + np.arange(_RUN))
+    return Rows(X[index], y[index], np.diff(index) == 1)
+
+
+def _ranges(problem: Problem) -> Float[np.ndarray, "D 2"]:
+    """Of the columns, in the units of the data; of the subsample where the rows are on disk."""
+    X = problem.scaler.inverse_X(problem.some_inputs())
+    return np.stack([X.min(axis=0), X.max(axis=0)], axis=1)
+
+
+def _evenly(n: int, wanted: int) -> Int[np.ndarray, " J"]:
+    return np.unique(np.linspace(0, n - 1, min(n, wanted)).astype(int))
+
+
+# ---- covariances
+
+
+def _gram(phi, points, model: Model):
+    gp = model.gp(model.theta(phi))
+    return gp.kernel.gram(points), gp.noise**2, gp.mean
+
+
+def _covariances(
+    model: Model, phis: Float[np.ndarray, "J P"], points: Float[np.ndarray, "T D"]
+) -> Iterator[tuple[np.ndarray, float, float]]:
+    """k of all points with each other, σ² and the mean, at each draw."""
+    with float64_scope():
+        program = program_for(_gram, 1, (phis[0], points), {"model": model})
+        for phi in phis:
+            K, noise, mean = program(phi, points)
+            yield np.asarray(K), float(noise), float(mean)
+
+
+# ---- what the inducing points cost
+
+
+def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparseness | None:
+    conditional, data = posterior.conditional, problem.data
+    sparse = isinstance(conditional, SparseConditional) and not conditional.inputs_vary
+    if not sparse or problem.data.processes.size > 1 or len(rows.y) == 0:
+        return None
+    Z, phis, N = conditional.inputs, conditional.phis, data.n_rows
+    M, exact = len(Z), data.local and min(_EXACT_ROWS, problem.settings.max_exact_rows) >= N
+    wanted = _DRAWS if N <= _MANY_ROWS else _FEW_DRAWS
+    if not exact:
+        wanted = int(np.clip(_DRAWS * _BOUND_WORK / (4.0 * N * M**2), _LEAST_DRAWS, _DRAWS))
+    phis = phis[_evenly(len(phis), wanted)]
+    distance = np.sum(((phis - phis.mean(axis=0)) / np.maximum(phis.std(axis=0), 1e-12)) ** 2, axis=1)
+    middle, points = phis[[int(np.argmin(distance))]], np.concatenate([Z, rows.X])
+    K = next(_covariances(posterior.model, middle, points))[0]
+    further = further_points(K, M, M, problem.jitter)
+    fresh = further_points(K[M:, M:], 0, M, problem.jitter)
+    if exact:
+        values = _dense_values(posterior, problem, rows, phis, (further, fresh))
+        at_middle = _dense_values(posterior, problem, rows, middle, (further, fresh))[0]
+    else:
+        target = CollapsedTarget(problem.model, data, problem.jitter)
+        both = np.concatenate([Z, rows.X[further]])
+        values = np.array([(target.value(phi, Z), target.value(phi, both), math.nan, math.nan) for phi in phis])
+        afresh = rows.X[fresh] if len(fresh) == M else Z
+        at_middle = (target.value(middle[0], Z), math.nan, math.nan, target.value(middle[0], afresh))
+    values = values[np.all(np.isfinite(values[:, :2]), axis=1)]
+    gains, slacks = values[:, 1] - values[:, 0], values[:, 2] - values[:, 0]
+    if len(gains) == 0:
+        return None
+    return Sparseness(
+        draws=len(gains),
+        further=len(further),
+        gain=float(gains.mean()),
+        gain_sd=float(gains.std(ddof=1)) if len(gains) > 1 else math.nan,
+        fresh_gain=float(at_middle[3] - at_middle[0]),
+        slack=float(slacks.mean()),
+        slack_sd=float(slacks.std(ddof=1)) if len(gains) > 1 else math.nan,
+    )
+
+
+def _dense_values(
+    posterior: Posterior,
+    problem: Problem,
+    rows: Rows,
+    phis: Float[np.ndarray, "J P"],
+    chosen: tuple[np.ndarray, np.ndarray],
+) -> Float[np.ndarray, "J 4"]:
+    """L(θ, Z), L(θ, Z ∪ Z'), log p(y | θ) and L(θ, Z') for points chosen afresh, at each draw."""
+    Z = posterior.conditional.inputs
+    M, values = len(Z), []
+    sets = np.arange(M), np.concatenate([np.arange(M), M + chosen[0]]), M + chosen[1]
+    for K, noise, mean in _covariances(posterior.model, phis, np.concatenate([Z, rows.X])):
+        r, variances = rows.y - mean, np.diagonal(K)[M:]
+        bounds = [
+            dense_bound(
+                problem.jitter.added(K[np.ix_(points, points)]), K[points, M:], variances, r, noise, problem.model.bound
+            )
+            for points in sets
+        ]
+        values.append((*bounds[:2], log_marginal(K[M:, M:], r, noise), bounds[2]))
+    return np.array(values)
+
+
+# ---- residuals
+
+
+def _residuals(posterior: Posterior, problem: Problem, rows: Rows) -> tuple[Residuals | None, Rows]:
+    """Leave-one-out residuals of these rows, or of some of them; None where there are none to speak of."""
+    model, conditional, y = posterior.model, posterior.conditional, rows.y
+    if len(y) == 0 or model.likelihood.largest == 1.0:
+        return None, rows
+    gaussian = isinstance(model.likelihood, Gaussian)
+    if isinstance(conditional, ExactConditional) and gaussian:
+        if len(conditional.inputs) != len(y):  # too many rows to invert a matrix of them
+            return None, rows
+        draws = _evenly(conditional.n_draws, _DRAWS if len(y) <= _MANY_ROWS else _FEW_DRAWS // 2)
+        return residuals_of(left_out_exact(conditional, draws, y), y), rows
+    best = is_best_for_gaussian_noise(model, conditional)
+    if not best and len(y) > _WEIGHTED_ROWS:
+        rows = Rows(rows.X[:_WEIGHTED_ROWS], y[:_WEIGHTED_ROWS], rows.follows[: _WEIGHTED_ROWS - 1])
+        y = rows.y
+    draws = _evenly(conditional.n_draws, _DRAWS if best else _WEIGHTED_DRAWS)
+    f = _marginals(model, conditional, draws, rows, problem)
+    if f is None:
+        return None, rows
+    if best:
+        return residuals_of(left_out_sparse(f, y), y), rows
+    return weighted_residuals(model, f, y, problem.rng(9)), rows
+
+
+def _marginals(
+    model: Model, conditional: Conditional, draws: Int[np.ndarray, " J"], rows: Rows, problem: Problem
+) -> Marginals | None:
+    """Of f at the rows under each draw; None if a factorisation fails."""
+    parts, noises = [], []
+    for j in draws:
+        inputs = conditional.inputs[j] if conditional.inputs_vary else conditional.inputs
+        K, noise, mean = next(_covariances(model, conditional.phis[[j]], np.concatenate([inputs, rows.X])))
+        try:
+            parts.append(marginals_of(conditional, int(j), K, mean, problem.jitter))
+        except np.linalg.LinAlgError:
+            continue
+        noises.append(noise)
+    if not parts:
+        return None
+    means, explained, left = (np.array(part) for part in zip(*parts, strict=True))
+    return Marginals(means, explained, left, np.array(noises))
