@@ -38,7 +38,7 @@ ONLY = {
     "infer": {name: () for name in (*LEVELS[1], *LEVELS[2])},
     "targets": {"infer": ("infer.base",)},
     "posterior": {"infer": ("infer.base", "infer.convergence", "infer.importance", "infer.verdict"), "targets": ()},
-    "storage": {"infer": ("infer.base", "infer.coordinates", "infer.convergence", "infer.verdict")},
+    "storage": {"infer": ("infer.base", "infer.coordinates", "infer.convergence", "infer.modes", "infer.verdict")},
 } | {
     name: {
         "methods": ("methods.fit", "methods.table"),

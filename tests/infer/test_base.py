@@ -65,4 +65,4 @@ def test_only_coordinates_of_theta_alone_are_warped(warps, nuisances, can):
     sampler.warps = warps
     assert sampler.can_warp(FunctionTarget(lambda x: (0.0, x), dimension=3 + nuisances, n_theta=3)) is can
     assert sampler.warmup(3, 60) == 60
-    assert not sampler.discards(chains(50), 3)
+    assert sampler.between(()) is sampler

@@ -8,13 +8,13 @@ import threading
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.integrate import quad
 
 from integrand.errors import NumericalError
 from integrand.infer.base import Plan, Run, keep_going
 from integrand.infer.convergence import convergence
 from integrand.infer.coordinates import Coordinates, TailWarp
-from integrand.infer.independence_mh import Adapted, IndependenceMH, Mix, Proposal
+from integrand.infer.independence_mh import Adapted, IndependenceMH, Mix
+from integrand.infer.mixture import Mixture
 from known_posteriors import FunctionTarget, assert_mean, shifted
 
 # The densities are called a hundred thousand times, and so is what leads to them.
@@ -49,7 +49,7 @@ def starts_in(coordinates, chains=4):
 def adapted_to(coordinates, target=NORMAL, acceptance=0.9, step=0.7, chains=4, ends=None) -> Adapted:
     """What warm-up could have given: these coordinates and this share of accepted proposals."""
     ends = starts_in(coordinates, chains) if ends is None else ends
-    return Adapted(coordinates, step, ends, target.values(ends), acceptance)
+    return Adapted(coordinates, Mixture.over([coordinates], [0.0]), step, ends, target.values(ends), acceptance)
 
 
 def sample(coordinates=WHITE, target=NORMAL, plan=SEEDED, sampler=IndependenceMH(), **adapted) -> Run:
@@ -116,7 +116,8 @@ def test_moments_of_a_skewed_density_after_warm_up(adapted_to_skewed):
 def test_more_proposals_are_accepted_in_warped_coordinates(adapted_to_skewed):
     _, target, coordinates = skewed()
     plan = shifted(Plan(warmup=0, draws=300, seed=(8,)))
-    shares = [sample(c, target, plan).chains.acceptance.mean() for c in (coordinates, adapted_to_skewed.coordinates)]
+    warped = adapted_to_skewed.coordinates
+    shares = [sample(c, target, plan).chains.acceptance.mean() for c in (coordinates, warped)]
     assert shares[1] > shares[0]
 
 
@@ -134,23 +135,25 @@ def test_hmc_leads_where_no_proposal_is_accepted():
 
 def test_options_that_cost_acceptances_do_not_cost_rightness():
     """A Gaussian proposal of twice the width, and HMC with one leapfrog step."""
-    odd = IndependenceMH(t_share=0.01, width=2.0, max_leapfrog=1, step_jitter=0.0, mixes=((0.0, Mix(2, 4)),))
-    chains = sample(sampler=odd).chains
+    odd = IndependenceMH(max_leapfrog=1, step_jitter=0.0, mixes=((0.0, Mix(2, 4)),))
+    chains = sample(Coordinates(MEAN, 2.0 * WHITE.factor), sampler=odd).chains
     assert chains.acceptance.mean() < sample().chains.acceptance.mean()
     assert set(np.unique(chains.n_steps)) == {0, 1}
     for i in range(2):
         assert_mean(chains.x[:, :, i], MEAN[i])
 
 
-def test_the_proposal_is_a_density():
-    one = Proposal(1)
-    total, _ = quad(lambda e: np.exp(one.log_density(np.array([e]))), -np.inf, np.inf)
-    assert total == pytest.approx(one.width, rel=1e-6)  # of η / s, so s in all: the constant cancels in every ratio
-    rng = np.random.default_rng(0)
-    drawn = np.array([one.draw(rng)[0] for _ in range(20_000)])
-    inside, _ = quad(lambda e: np.exp(one.log_density(np.array([e]))) / one.width, -1.0, 1.0)
-    assert np.mean(np.abs(drawn) < 1.0) == pytest.approx(inside, abs=0.015)
-    assert np.abs(drawn).max() > 6.0  # tails longer than a Gaussian's
+def test_all_proposals_of_the_kept_draws_come_back():
+    result = sample(plan=SEEDED.but(draws=60))
+    proposals = result.proposals
+    assert proposals is not None
+    assert proposals.x.shape == (4 * 60 * 3, 2)
+    np.testing.assert_allclose(proposals.log_density, [value(x) for x in proposals.x])
+    mixture = adapted_to(WHITE).mixture
+    np.testing.assert_allclose(proposals.log_q, mixture.log_density(proposals.x), rtol=1e-12)
+    ended = IndependenceMH().sample(NORMAL, adapted_to(WHITE), SEEDED, lambda s: 7 if s.chains.n_draws > 7 else None)
+    assert ended.proposals is not None
+    assert len(ended.proposals.x) == 4 * 7 * 3
 
 
 def test_draws_are_effective_and_have_no_energy():

@@ -8,7 +8,7 @@ result on a fast and on a slow machine.
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from integrand.errors import InputError
 from integrand.infer.coordinates import Coordinates
+from integrand.infer.modes import Mode
 from integrand.infer.optimise import Vector
 
 Matrix = Float[np.ndarray, "C P"]
@@ -171,6 +172,18 @@ class Finding(NamedTuple):
     remedy: str
 
 
+class Proposals(NamedTuple):
+    """Independent draws x of a normalised density q, with the log density of the target and log q there."""
+
+    x: Float[np.ndarray, "S P"]
+    log_density: Float[np.ndarray, " S"]
+    log_q: Float[np.ndarray, " S"]
+
+    def then(self, later: "Proposals") -> "Proposals":
+        """These and others, each with the q that it was drawn from."""
+        return Proposals(*(np.concatenate([a, b]) for a, b in zip(self, later, strict=True)))
+
+
 class Run(NamedTuple):
     """What a sampler gives back."""
 
@@ -182,6 +195,7 @@ class Run(NamedTuple):
     failures: int = 0  # those among them that failed numerically
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    proposals: Proposals | None = None  # all independence proposals of the kept draws, where q was fixed
 
 
 class Sampler(ABC):
@@ -205,9 +219,9 @@ class Sampler(ABC):
         """Whether coordinates of this target may be warped: those of φ alone are fitted to enough draws for that."""
         return self.warps and target.dimension == target.n_theta
 
-    def discards(self, chains: Chains, n_theta: int) -> bool:
-        """Whether a run would have thrown these draws away, so that a resumed one must not keep them."""
-        return False
+    def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "Sampler":
+        """The same sampler with modes of the density, and coordinates that hold all of it, if it can use them."""
+        return self
 
 
 def keep_going(_: Snapshot) -> None:

@@ -1,35 +1,43 @@
 """Independence Metropolis-Hastings with an HMC transition every few draws: few gradients per draw.
 
-In coordinates η in which the density d is close to a standard normal, a proposal from a fixed density q costs one value
-of d and no gradient. It does not depend on where the chain is, so the values of many proposals are computed together:
+A proposal from a fixed density q costs one value of the density d and no gradient. It does not depend on where the
+chain is, so the values of many proposals are computed together:
 
-    η' ~ q,  accepted with probability min(1, [d(η') q(η)] / [d(η) q(η')]),    q = (1 - w) N(0, s² I) + w t_ν(0, s² I)
+    x' ~ q,  accepted with probability min(1, [d(x') q(x)] / [d(x) q(x')])
 
-(an independence sampler, Tierney 1994). In tails where d/q is large, proposals are rarely accepted. A transition of HMC
-with a few leapfrog steps leads out of there. Both leave d invariant, however poor q is. The t component bounds d/q
-where the tails of d are a little longer than those of a Gaussian.
+(an independence sampler, Tierney 1994). q is a mixture over the modes of d with heavy tails (`mixture.py`), so chains
+travel between modes by the same rule. Where d/q is large, proposals are rarely accepted. A transition of HMC with a few
+leapfrog steps leads out of there, in the coordinates of a component that is chosen without a look at the state. Both
+leave d invariant, however poor q is.
 
-Coordinates and step size adapt during warm-up, from draws that are thrown away, and are then frozen.
+q and step size adapt during warm-up, from draws that are thrown away, and are then frozen. All proposals count in that,
+the rejected ones by their importance weights (adaptive importance sampling, Cappé et al. 2008).
 """
 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln
+from scipy.special import logsumexp
 
 from integrand.errors import NumericalError
-from integrand.infer.base import Callback, Matrix, Plan, Run, Sampler, Snapshot, Target, Vector
+from integrand.infer.base import Callback, Matrix, Plan, Proposals, Run, Sampler, Snapshot, Target, Vector
 from integrand.infer.chain_runner import DrawRecord, run_chains
 from integrand.infer.coordinates import Coordinates, coordinates_from_draws
+from integrand.infer.evidence import evidence
 from integrand.infer.hmc import hmc_transition
+from integrand.infer.mixture import Mixture
+from integrand.infer.modes import Mode
 
-# Warm-up has two stages: the second proposes from what the first has drawn.
-STAGES = 2
+# Warm-up has two stages: the second proposes from what the first has drawn. There are more where proposals do not cover
+# the density yet.
+STAGES, MORE_STAGES = 2, 2
+# Steps of EM after each stage.
+_EM_STEPS = 3
 
 
 class Mix(NamedTuple):
@@ -48,9 +56,9 @@ class IndependenceMH(Sampler):
 
     warps = True
 
-    t_share: float = 0.1  # w: the heavy-tailed share of q
-    t_freedom: float = 5.0  # ν: tails of q fall as a power, yet moments that warm-up needs exist
-    width: float = 1.1  # s: a little wider than the draws that q is fitted to, so that d/q stays bounded
+    modes: tuple[Mode, ...] = ()  # where the density has several: components of q to start from
+    broad: Coordinates | None = None  # of a last component, which may hold what is far from all modes
+    enough_k_hat: float = 0.5  # of the weights of a stage: their variance is finite then
     max_leapfrog: int = 4  # steps of an HMC transition, drawn uniformly from 1 to this
     step_jitter: float = 0.2  # relative; avoids periodic trajectories (Neal 2011, section 5.3.2)
     burn_in: float = 0.25  # share of the first stage that q is not fitted to
@@ -62,6 +70,10 @@ class IndependenceMH(Sampler):
     # By the share of proposals accepted in the last stage of warm-up. An HMC transition takes several gradients: where
     # q fits well it is rarely needed, and where q fits less well another proposal is worth more.
     mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(3, 8)), (0.25, Mix(4, 6)), (0.0, Mix(3, 1)))
+
+    def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "IndependenceMH":
+        """Proposals from all of these modes, and from all of the prior."""
+        return replace(self, modes=tuple(modes), broad=broad)
 
     def run(self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback) -> Run:
         """Warm up, then draw with everything frozen."""
@@ -75,28 +87,45 @@ class IndependenceMH(Sampler):
         enough = min(self.warmup_per_dimension * dimension, self.max_warmup_of_dimensions)
         return STAGES * -(-max(wanted, enough) // STAGES)
 
+    def first_mixture(self, coordinates: Coordinates) -> Mixture:
+        """Around the coordinates, or over the modes where there are several."""
+        if len(self.modes) < 2:
+            return Mixture.over([coordinates], [0.0], self.broad)
+        return Mixture.over([m.coordinates for m in self.modes], [m.log_mass for m in self.modes], self.broad)
+
     def warm_up(
-        self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback
+        self,
+        target: Target,
+        starts: Matrix,
+        coordinates: Coordinates,
+        plan: Plan,
+        callback: Callback,
+        before: "Adapted | None" = None,
     ) -> "Adapted | Run":
         """Fit q and find a step size by `plan.warmup` draws per chain; the run of the last stage if it was cut short.
 
-        The callback sees no draws; whatever number it returns ends the warm-up.
+        The callback sees no draws; whatever number it returns ends the warm-up. With what an earlier warm-up adapted
+        `before`, this one goes on from there.
         """
-        adapted = Adapted(coordinates, self.first_step, starts, _first_values(target, starts))
+        adapted = before or Adapted(
+            coordinates, self.first_mixture(coordinates), self.first_step, starts, _first_values(target, starts)
+        )
         count, done = -(-plan.warmup // STAGES), 0
 
         def without_draws(s: Snapshot) -> int | None:
-            stop = callback(s._replace(chains=s.chains.first(0), done=done + s.done))
+            stop = callback(s._replace(chains=s.chains.first(0), done=min(done + s.done, plan.warmup)))
             return None if stop is None else s.chains.n_draws
 
-        for stage in range(STAGES):
+        for stage in range(STAGES + MORE_STAGES):
+            if stage >= STAGES and adapted.k_hat <= self.enough_k_hat:
+                break
             adapt = functools.partial(self._adapted_log_step, plan.target_accept)
             stage_plan = plan.but(draws=count, seed=(*plan.seed, stage))
             run, steps = self._run(target, adapted, stage_plan, without_draws, adapt, self.warmup_mix)
             if run.interrupted or run.chains.n_draws < count:
-                return run if stage == STAGES - 1 else run._replace(chains=run.chains.first(0))
+                return run if stage >= STAGES - 1 else run._replace(chains=run.chains.first(0))
             done += count
-            adapted = adapted.refitted(run, int(self.burn_in * count) if stage == 0 else 0)
+            adapted = adapted.refitted(run, int(self.burn_in * count) if stage == 0 and before is None else 0)
             adapted = adapted._replace(step=float(np.exp(np.mean(np.log(steps)))))
         return adapted
 
@@ -115,12 +144,14 @@ class IndependenceMH(Sampler):
         mix: Mix,
     ) -> tuple[Run, Float[np.ndarray, " C"]]:
         """Chains from the ends of `adapted`, and the step size that each ended with."""
-        coordinates = adapted.coordinates
-        transitions = _Transitions(self, target, coordinates, adapt, mix)
-        etas = coordinates.to_eta(adapted.ends)
-        values = adapted.values + coordinates.log_jacobian(etas)
+        transitions = _Transitions(self, target, adapted.mixture, adapt, mix)
         log_step = math.log(adapted.step)
-        states = [_State(eta, float(v), None, log_step, 0) for eta, v in zip(etas, values, strict=True)]
+        log_q = adapted.mixture.log_density(adapted.ends)
+        states = [
+            _State(x, float(v), float(q), None, log_step, 0)
+            for x, v, q in zip(adapted.ends, adapted.values, log_q, strict=True)
+        ]
+        proposed: list[list[Proposals]] = [[] for _ in states]
 
         def advance(chain: int, state: _State, first: int, count: int) -> tuple[_State, DrawRecord]:
             # The random numbers of a draw depend on its number alone.
@@ -128,96 +159,119 @@ class IndependenceMH(Sampler):
                 number: np.random.default_rng([*plan.seed, chain, number]) for number in range(first, first + count)
             }
             with np.errstate(over="ignore", invalid="ignore"):  # a trajectory may diverge
-                return transitions.draws(state, rngs)
+                state, record, proposals = transitions.draws(state, rngs)
+            proposed[chain].append(proposals)
+            return state, record
 
-        n = coordinates.dimension
+        n = target.dimension
         run = run_chains(advance, states, n, warmup=0, draws=plan.draws, parallel=plan.parallel, callback=callback)
         steps = run.chains.step_size[:, -1] if run.chains else np.full(len(states), adapted.step)
-        return run._replace(evaluations=0, failures=0, warmup=plan.warmup), steps
+        kept = _first(proposed, run.chains.n_draws * mix.proposals)
+        return run._replace(evaluations=0, failures=0, warmup=plan.warmup, proposals=kept), steps
 
     def _adapted_log_step(self, target_accept: float, state: "_State", acceptance: float) -> float:
         """The logarithm of the step size after a transition with this acceptance probability (Robbins & Monro 1951)."""
         return state.log_step + (acceptance - target_accept) / (state.transitions + 1) ** self.step_decay
 
 
+def _first(proposed: Sequence[Sequence[Proposals]], n: int) -> Proposals | None:
+    """The first n proposals of each chain; None without any."""
+    if n == 0:
+        return None
+    chains = [functools.reduce(Proposals.then, parts) for parts in proposed]
+    return functools.reduce(Proposals.then, [Proposals(*(a[:n] for a in chain)) for chain in chains])
+
+
 class Adapted(NamedTuple):
     """What warm-up has fitted, and where its chains ended."""
 
-    coordinates: Coordinates
+    coordinates: Coordinates  # of all draws together
+    mixture: Mixture
     step: float
     ends: Matrix
     values: Float[np.ndarray, " C"]  # log densities at the ends
     acceptance: float = 0.0  # of independence proposals, in the last stage
     draws: Float[np.ndarray, "C n P"] | None = None  # all draws that q was fitted to
     latest: Run | None = None  # the last stage
+    stages: tuple[tuple[Mixture, Proposals], ...] = ()  # what each stage proposed from, and its proposals
+
+    @property
+    def k_hat(self) -> float:
+        """Of the proposals of the last stage."""
+        result = evidence(self.stages[-1][1])
+        return math.inf if result is None else result.k_hat
 
     def refitted(self, run: Run, burn_in: int = 0) -> "Adapted":
-        """q fitted again to all draws so far, those of `run` among them; chains go on where it ended."""
+        """q fitted again to all draws and proposals so far, those of `run` among them; chains go on where it ended."""
         chains = run.chains
+        assert run.proposals is not None
         new = chains.x[:, burn_in:]
         x = new if self.draws is None else np.concatenate([self.draws, new], axis=1)
+        stages = (*self.stages, (self.mixture, run.proposals))
+        flat = x.reshape(-1, x.shape[2])
         return self._replace(
-            coordinates=coordinates_from_draws(x.reshape(-1, x.shape[2]), self.coordinates, warp=True),
+            coordinates=coordinates_from_draws(flat, self.coordinates, warp=True),
+            mixture=_refitted(self.mixture, flat, *_weighted(stages)),
             ends=chains.x[:, -1],
             values=chains.log_density[:, -1],
             acceptance=float(chains.acceptance.mean()),
             draws=x,
             latest=run,
+            stages=stages,
         )
 
 
+def _refitted(mixture: Mixture, draws: np.ndarray, proposed: np.ndarray, log_weights: np.ndarray) -> Mixture:
+    """Some steps of the EM algorithm."""
+    for _ in range(_EM_STEPS):
+        mixture = mixture.refitted(draws, proposed, log_weights)
+    return mixture
+
+
+def _weighted(stages: Sequence[tuple[Mixture, Proposals]]) -> tuple[np.ndarray, np.ndarray]:
+    """All proposals with log d / q, q being the mixture of what each stage proposed from (Owen & Zhou 2000)."""
+    proposals = functools.reduce(Proposals.then, [p for _, p in stages])
+    parts = [m.log_density(proposals.x) + math.log(len(p.log_q)) for m, p in stages]
+    log_q = np.asarray(logsumexp(parts, axis=0)) - math.log(len(proposals.log_q))
+    return proposals.x, proposals.log_density - log_q
+
+
 class _State(NamedTuple):
-    eta: np.ndarray
-    value: float  # log density of η
-    gradient: np.ndarray | None  # of it, if it is known
+    x: np.ndarray
+    value: float  # log density of x
+    log_q: float
+    gradient: np.ndarray | None  # of the log density, if it is known
     log_step: float
     transitions: int  # of HMC so far
 
 
-class _Proposed(NamedTuple):
-    """A draw of q."""
-
-    eta: Vector
-    value: float  # log density of η; -inf where it fails
-    log_q: float
-
-
 class _Transitions:
-    """Independence proposals and HMC transitions in fixed coordinates."""
+    """Independence proposals and HMC transitions with a fixed q."""
 
-    def __init__(self, options: IndependenceMH, target: Target, coordinates: Coordinates, adapt, mix: Mix):
-        self.options, self.target, self.coordinates, self.adapt, self.mix = options, target, coordinates, adapt, mix
-        self._log_density = coordinates.pull_back(target.value_and_gradient)
-        self.q = Proposal(coordinates.dimension, options.t_share, options.t_freedom, options.width)
+    def __init__(self, options: IndependenceMH, target: Target, q: Mixture, adapt, mix: Mix):
+        self.options, self.target, self.q, self.adapt, self.mix = options, target, q, adapt, mix
 
-    def draws(self, state: _State, rngs: dict[int, np.random.Generator]) -> tuple[_State, DrawRecord]:
-        """The state after some draws, each with its number and generator, and these draws."""
+    def draws(self, state: _State, rngs: dict[int, np.random.Generator]) -> tuple[_State, DrawRecord, Proposals]:
+        """The state after some draws, each with its number and generator, these draws, and what was proposed."""
         n = self.mix.proposals
         proposed = self.propose([rng for rng in rngs.values() for _ in range(n)])
-        etas, records = [], []
+        records = []
         for i, (number, rng) in enumerate(rngs.items()):
-            state, record = self.draw(state, number, rng, proposed[i * n : (i + 1) * n])
-            etas.append(state.eta)
+            state, record = self.draw(state, number, rng, Proposals(*(a[i * n : (i + 1) * n] for a in proposed)))
             records.append(record)
-        x, log_jacobians = self._to_x(etas)
-        values, *others = (np.array(a) for a in zip(*records, strict=True))
-        return state, DrawRecord(x, values - log_jacobians, *others)
+        return state, DrawRecord(*(np.array(a) for a in zip(*records, strict=True))), proposed
 
-    def propose(self, rngs: Sequence[np.random.Generator]) -> list[_Proposed]:
+    def propose(self, rngs: Sequence[np.random.Generator]) -> Proposals:
         """One draw of q from each generator, with the log density there."""
-        etas = [self.q.draw(rng) for rng in rngs]
-        x, log_jacobians = self._to_x(etas)
-        values = self.target.values(x) + log_jacobians
-        values = np.where(np.isfinite(values), values, -np.inf).tolist()
-        return [_Proposed(eta, v, self.q.log_density(eta)) for eta, v in zip(etas, values, strict=True)]
+        x = np.array([self.q.draw(rng) for rng in rngs])
+        values = self.target.values(x)
+        return Proposals(x, np.where(np.isfinite(values), values, -np.inf), self.q.log_density(x))
 
-    def draw(
-        self, state: _State, number: int, rng: np.random.Generator, proposed: Sequence[_Proposed]
-    ) -> tuple[_State, tuple]:
-        """One draw: some proposals and every so often an HMC transition; with all that a record holds but x."""
+    def draw(self, state: _State, number: int, rng: np.random.Generator, proposed: Proposals) -> tuple[_State, tuple]:
+        """One draw: some proposals and every so often an HMC transition; with all that a record holds."""
         acceptances = []
-        for proposal in proposed:
-            state, acceptance = self.accept(state, proposal, rng)
+        for x, value, log_q in zip(proposed.x, proposed.log_density.tolist(), proposed.log_q.tolist(), strict=True):
+            state, acceptance = self.accept(state, state._replace(x=x, value=value, log_q=log_q, gradient=None), rng)
             acceptances.append(acceptance)
         steps, diverged = 0, False
         if number % self.mix.hmc_every == self.mix.hmc_every - 1:
@@ -225,63 +279,51 @@ class _Transitions:
             state, diverged = self.hmc(state, steps, rng)
         # Independence proposals have no momentum, so there is no energy (NaN) whose mixing could be judged.
         acceptance = sum(acceptances) / len(acceptances)
-        return state, (state.value, np.nan, acceptance, steps, diverged, math.exp(state.log_step), 0)
+        return state, (state.x, state.value, np.nan, acceptance, steps, diverged, math.exp(state.log_step), 0)
 
-    def accept(self, state: _State, proposal: _Proposed, rng: np.random.Generator) -> tuple[_State, float]:
-        """The accept rule: [d(η') q(η)] / [d(η) q(η')] on the log scale; also the acceptance probability."""
-        log_ratio = (proposal.value - proposal.log_q) - (state.value - self.q.log_density(state.eta))
+    def accept(self, state: _State, proposal: _State, rng: np.random.Generator) -> tuple[_State, float]:
+        """The accept rule: [d(x') q(x)] / [d(x) q(x')] on the log scale; also the acceptance probability."""
+        log_ratio = (proposal.value - proposal.log_q) - (state.value - state.log_q)
         acceptance = math.exp(min(0.0, log_ratio)) if np.isfinite(proposal.value) else 0.0
-        if rng.random() < acceptance:
-            state = state._replace(eta=proposal.eta, value=proposal.value, gradient=None)
-        return state, acceptance
+        return (proposal if rng.random() < acceptance else state), acceptance
 
     def hmc(self, state: _State, n_leapfrog: int, rng: np.random.Generator) -> tuple[_State, bool]:
-        """A transition of HMC, and whether it diverged."""
+        """A transition of HMC in the coordinates of a component, and whether it diverged."""
+        chosen = self.q.choose(rng, of_modes=True)
+        coordinates = self.q.components[chosen].coordinates
         value, gradient = state.value, state.gradient
         if gradient is None:
-            value, gradient = self._value_and_gradient(state.eta)
-        if not np.isfinite(value):  # values exist here, gradients do not: no trajectory can start or end here
+            value, gradient = self._value_and_gradient(state.x)
+        eta = coordinates.to_eta(state.x)
+        if not (np.isfinite(value) and np.all(np.isfinite(eta))):
+            # Values exist here, gradients do not: no trajectory can start or end here.
             return state._replace(transitions=state.transitions + 1), True
+        begin, latest = state.x, (state.x, value, gradient)
+
+        def log_density(eta: Vector) -> tuple[float, Vector]:
+            nonlocal latest
+            x = coordinates.to_x(eta)
+            latest = (x, *self._value_and_gradient(x))
+            return coordinates.pull_back(lambda _: latest[1:])(eta)
+
         jitter = self.options.step_jitter
         step = math.exp(state.log_step) * rng.uniform(1.0 - jitter, 1.0 + jitter)
-        eta, value, gradient, acceptance = hmc_transition(
-            self._value_and_gradient, state.eta, value, gradient, step, n_leapfrog, rng
-        )
+        first = coordinates.pull_back(lambda _: latest[1:])(eta)
+        end, _, _, acceptance = hmc_transition(log_density, eta, *first, step, n_leapfrog, rng)
         log_step = state.log_step if self.adapt is None else self.adapt(state, acceptance)
-        return _State(eta, value, gradient, log_step, state.transitions + 1), acceptance == 0.0
+        state = state._replace(value=value, gradient=gradient, log_step=log_step, transitions=state.transitions + 1)
+        if end is not eta:
+            x, value, gradient = latest
+            log_q = float(self.q.log_density(x[None])[0])
+            state = state._replace(x=x, value=value, gradient=gradient, log_q=log_q)
+        # In the coordinates of another mode a trajectory ends in nothing: that says nothing of the density.
+        return state, acceptance == 0.0 and int(np.argmax(self.q.responsibilities(begin[None])[0])) == chosen
 
-    def _value_and_gradient(self, eta: Vector) -> tuple[float, Vector]:
-        """Log density of η and its gradient; -inf where it fails."""
-        value, gradient = self._log_density(eta)
+    def _value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Log density of x and its gradient; -inf where it fails."""
+        value, gradient = self.target.value_and_gradient(x)
         finite = np.isfinite(value) and np.all(np.isfinite(gradient))
-        return (value, gradient) if finite else (-np.inf, np.zeros_like(eta))
-
-    def _to_x(self, etas: Sequence[Vector]) -> tuple[np.ndarray, np.ndarray]:
-        """x and the log Jacobian of each, one by one: a product of many rows rounds otherwise than one of few."""
-        x, log_jacobians = zip(*(self.coordinates.to_x_with_log_jacobian(eta) for eta in etas), strict=True)
-        return np.array(x), np.array(log_jacobians)
-
-
-class Proposal(NamedTuple):
-    """q = (1 - w) N(0, s² I) + w t_ν(0, s² I) in n dimensions."""
-
-    n: int
-    t_share: float = IndependenceMH.t_share
-    t_freedom: float = IndependenceMH.t_freedom
-    width: float = IndependenceMH.width
-
-    def draw(self, rng: np.random.Generator) -> Vector:
-        """One draw."""
-        eta, nu = self.width * rng.standard_normal(self.n), self.t_freedom
-        return eta / math.sqrt(rng.chisquare(nu) / nu) if rng.random() < self.t_share else eta
-
-    def log_density(self, eta: Vector) -> float:
-        """log q(η) + n log s: the constant cancels in the accept rule."""
-        n, nu, square = self.n, self.t_freedom, float(eta @ eta) / self.width**2
-        normal = -0.5 * n * math.log(2.0 * math.pi) - 0.5 * square
-        t = gammaln(0.5 * (nu + n)) - gammaln(0.5 * nu) - 0.5 * n * math.log(nu * math.pi)
-        t -= 0.5 * (nu + n) * math.log1p(square / nu)
-        return float(np.logaddexp(math.log(1.0 - self.t_share) + normal, math.log(self.t_share) + t))
+        return (value, gradient) if finite else (-np.inf, np.zeros_like(x))
 
 
 def _first_values(target: Target, starts: Matrix) -> Float[np.ndarray, " C"]:

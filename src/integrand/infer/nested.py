@@ -376,7 +376,7 @@ def _weights(log_likelihood: Float[np.ndarray, " S"], log_t: Float[np.ndarray, "
     width = 0.5 * (X[:-1] - np.append(X[2:], 0.0))
     with np.errstate(divide="ignore"):
         log_weights = log_likelihood + np.log(width)
-    total = float(logsumexp(log_weights))
+    total = float(np.asarray(logsumexp(log_weights)))
     return log_weights - total, total
 
 

@@ -16,7 +16,10 @@ from integrand.data.scaling import Standardiser
 from integrand.errors import InputError, callers_level
 from integrand.inducing import distinct_rows
 from integrand.infer.base import Callback, Chains, Counter, Plan, Run, Snapshot, Target
-from integrand.infer.convergence import convergence
+from integrand.infer.convergence import LEAST_DRAWS
+from integrand.infer.coordinates import Coordinates
+from integrand.infer.modes import Mode
+from integrand.infer.stopping import StoppingRule
 from integrand.infer.verdict import Finding, Verdict, verdict
 from integrand.linalg import Jitter
 from integrand.model import Model
@@ -245,6 +248,10 @@ class FitContext:
         self.history: list[BoundPoint] = []
         self.interrupted = False
         self.evidence: tuple[float, float] | None = None
+        self.modes: tuple[Mode, ...] = ()  # of the density of θ, as far as they are known
+        self.broad: Coordinates | None = None  # in which the prior is close to a standard normal
+        self.searched = False  # whether they were looked for
+        self.confirmed: bool | None = None  # whether the stopping rule ended the final draws; None: it was not asked
         self.own_verdict: Verdict | None = None  # of draws that are not chains
         self.target_accept = self.settings.target_accept
 
@@ -327,8 +334,9 @@ class FitContext:
         return callback
 
     def converged(self, chains: Chains) -> bool:
-        """Whether the draws of θ have R-hat and ESS as asked for."""
-        return convergence(chains.x[:, :, : self.problem.model.n_theta]).reached(self.settings.target_ess)
+        """Whether what has to mix has R-hat and ESS as asked for."""
+        rule = StoppingRule(self.problem.model.n_theta, self.settings.target_ess, self.modes)
+        return chains.n_draws >= LEAST_DRAWS and rule.holds(chains)
 
     def thinned(self, chains: Chains, limit: int | None = None) -> Float[np.ndarray, "J P"]:
         """The draws that predict: evenly spaced, as many from every chain, no more than `limit`."""
@@ -339,7 +347,7 @@ class FitContext:
 
     def verdict(self, chains: Chains, counter: Counter, max_depth: int = Plan.max_depth, ended: str = "") -> Verdict:
         """Whether draws of θ can be trusted."""
-        reached = chains.n_draws >= 4 and self.converged(chains)
+        reached = self.converged(chains) if self.confirmed is None else self.confirmed
         result = verdict(
             chains,
             self.problem.model.names,

@@ -3,19 +3,28 @@
 import time
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from integrand.errors import counted
-from integrand.infer.base import Chains, Sampler, Snapshot, Target
-from integrand.infer.convergence import convergence
-from integrand.infer.coordinates import Coordinates
+from integrand.infer.base import Chains, Proposals, Sampler, Snapshot, Target
+from integrand.infer.coordinates import Coordinates, coordinates_from_draws
 from integrand.infer.default_sampler import DefaultSampler
+from integrand.infer.evidence import evidence, second_opinion
+from integrand.infer.importance import K_HAT_LIMIT
+from integrand.infer.mixture import resampled
+from integrand.infer.modes import find_modes
 from integrand.infer.nuts import NUTS
+from integrand.infer.stopping import StoppingRule
 from integrand.methods.problem import FitContext, Settings
+from integrand.precision import float64_scope
 from integrand.progress import Progress
 
-# Convergence is first checked at this many draws per chain, then every 25.
-FIRST_CHECK, CHECK_EVERY = 100, 25
+# Points from the prior that a search for modes starts from.
+SEARCH_STARTS = 16
+# Draws of the prior that are weighed, and how many must count after that.
+PRIOR_DRAWS, LEAST_PLAUSIBLE = 256, 40
 # Seconds between two saves of the draws; more if saving would take a larger share of the time than this.
 SAVE_SECONDS, SAVE_SHARE = 5.0, 0.02
 # Starts of chains: wider than the posterior, so that R-hat can see chains that have not found it.
@@ -52,17 +61,67 @@ def implausible(value: float, best: float, dimension: int) -> bool:
     return not (np.isfinite(value) and value >= best - 100.0 - 10.0 * dimension)
 
 
+def search_modes(context: FitContext, target: Target, coordinates: Coordinates, name: str) -> None:
+    """Look for optima from points of the prior, and around those known; `context.modes` are those that are distinct.
+
+    Only where θ is all that is drawn and a value is cheap. What was found is kept in the run directory under `name`.
+    """
+    context.searched = target.fast_values and target.dimension == context.problem.model.n_theta
+    if not context.searched or context.over_time:
+        return
+    context.progress.phase("look for modes")
+    draws, plausible = prior_draws(context, target, name)
+    context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
+    saved = context.store.modes(name)
+    if saved is None:
+        known = [coordinates.middle, *(mode.coordinates.centre for mode in context.modes)]
+        half = SEARCH_STARTS // 2
+        starts = [*draws[:half], *plausible[:: max(1, len(plausible) // half)][:half]]
+        saved = find_modes(target.value_and_gradient, starts, known, lambda: context.over_half_time(0.0))
+        context.store.save_modes(name, saved)
+    context.modes = saved
+
+
+def prior_draws(context: FitContext, target: Target, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """φ of draws from the prior, and such that the data find plausible; the seed and the name decide.
+
+    The second are resampled by the likelihood, or by that power of it which leaves enough of them.
+    """
+    model, key = context.problem.model, jax.random.key(context.settings.seed)
+    with float64_scope():
+        thetas = model.sample_prior(jax.random.fold_in(key, sum(name.encode())), PRIOR_DRAWS)
+        draws = np.asarray(jax.vmap(model.phi)(thetas))
+        log_prior = np.asarray(jax.vmap(model.log_prior)(jnp.asarray(draws)))
+    log_likelihood = target.values(draws) - log_prior
+    log_likelihood = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf)
+    power = 1.0
+    while power > 1e-6:
+        w = np.exp(power * (log_likelihood - log_likelihood.max())) if np.isfinite(log_likelihood.max()) else None
+        if w is None or w.sum() ** 2 / np.sum(w * w) >= LEAST_PLAUSIBLE:
+            break
+        power *= 0.7
+    else:
+        w = None
+    return draws, draws if w is None else draws[resampled(w, PRIOR_DRAWS)]
+
+
 def dispersed_starts(
     context: FitContext, target: Target, coordinates: Coordinates, seed: tuple[int, ...]
 ) -> np.ndarray:
-    """Starts of the chains, each moved towards the centre until its log density is plausible."""
+    """Starts of the chains, each moved towards the centre until its log density is plausible.
+
+    Where several modes are known, chains start around one after the other: R-hat then sees if they do not meet.
+    """
     rng = np.random.default_rng([context.settings.seed, *seed])
-    etas = START_WIDTH * rng.standard_normal((context.settings.chains, coordinates.dimension))
-    best = target.value_and_gradient(coordinates.middle)[0]
-    for eta in etas:
-        while np.any(eta != 0.0) and implausible(target.value_and_gradient(coordinates.to_x(eta))[0], best, len(eta)):
+    centres = [mode.coordinates for mode in context.modes] if len(context.modes) > 1 else [coordinates]
+    starts = []
+    for chain, eta in enumerate(START_WIDTH * rng.standard_normal((context.settings.chains, coordinates.dimension))):
+        around = centres[chain % len(centres)]
+        best = target.value_and_gradient(around.middle)[0]
+        while np.any(eta != 0.0) and implausible(target.value_and_gradient(around.to_x(eta))[0], best, len(eta)):
             eta *= 0.5 if np.abs(eta).max() > 1e-3 else 0.0
-    return coordinates.to_x(etas)
+        starts.append(around.to_x(eta))
+    return np.array(starts)
 
 
 def draw_pilot(
@@ -73,7 +132,12 @@ def draw_pilot(
     context.progress.phase(f"round {round_number + 1}: draw θ")
     if not sampler.can_warp(target):
         coordinates = coordinates.unwarped()
-    starts = dispersed_starts(context, target, coordinates, (1, round_number))
+    if round_number == 0 or not context.searched:
+        search_modes(context, target, coordinates, "modes_rounds")
+    starts, sampler = (
+        dispersed_starts(context, target, coordinates, (1, round_number)),
+        sampler.between(context.modes, context.broad),
+    )
     plan = context.plan(
         (2, round_number),
         target,
@@ -111,6 +175,16 @@ def draw_until_converged(
             from integrand.methods.nested import draw_nested
 
             return draw_nested(context, target)
+        search_modes(context, target, coordinates, "modes")
+        sampler = sampler.between(context.modes, context.broad)
+        rule = StoppingRule(target.n_theta, settings.target_ess, context.modes)
+        if before is not None:
+            left = settings.max_draws - before.n_draws
+            enough = left <= 0 or rule.enough(before.n_draws, before.first) is not None
+            if enough:
+                context.confirmed = left > 0
+                _judge(context, before, store.proposals(), target)
+                return before
         if before is not None and before.n_draws >= 2:
             x = before.x[:, :, : coordinates.dimension]  # draws may hold latent values too
             coordinates = coordinates.refit(x, warp=sampler.can_warp(target))
@@ -127,33 +201,50 @@ def draw_until_converged(
             starts = dispersed_starts(context, target, coordinates, (3,))
             warmup = max(settings.warmup, min_warmup)
         warmup = sampler.warmup(target.dimension, warmup)
-        left = settings.max_draws - (before.n_draws if before is not None else 0)
-        if left <= 0 or (before is not None and context.converged(before)):
-            return before
-        if before is not None and sampler.discards(before, target.n_theta):
-            for k in range(block):
-                store.drop_draws(k)
-            before, block, left = None, 0, settings.max_draws
         context.progress.phase("final draws")
         monitor = ConvergenceMonitor(
             before,
-            target.n_theta,
-            settings.target_ess,
+            rule,
             warmup,
             save=lambda chains: context.save_draws(block, chains),
-            drop=lambda: store.drop_draws(block),
             over_time=lambda: context.over_time,
             progress=context.progress,
         )
+        left = settings.max_draws - (before.n_draws if before is not None else 0)
         plan = context.plan((4, block), target, warmup=warmup, draws=left)
         run = context.record(target, sampler.run(target, starts, coordinates, plan, monitor))
         store.save_draws(block, run.chains)
-        if before is None:
-            return run.chains or pilot or run.chains
-        return before.then(run.chains)
+        if run.proposals is not None:
+            store.save_proposals(block, run.proposals)
+        context.confirmed = monitor.confirmed
+        chains = run.chains if before is None else before.then(run.chains)
+        if chains:
+            earlier = store.proposals(block)
+            both = run.proposals if earlier is None or run.proposals is None else earlier.then(run.proposals)
+            _judge(context, chains, both or earlier, target)
+        return chains or pilot or run.chains
     except KeyboardInterrupt:  # between two runs of chains, which return what they have
         context.interrupted = True
         return context.store.draws() or pilot
+
+
+def _judge(context: FitContext, chains: Chains, proposals: Proposals | None, target: Target) -> None:
+    """What independence proposals say besides the chains: k̂ and the evidence, or why there are none."""
+    result = None if proposals is None else evidence(proposals)
+    if result is None or proposals is None:
+        context.notes.append("k̂ and the evidence are not known: the final draws are not by independence proposals.")
+        if not context.searched:
+            context.notes.append("Other modes were not looked for: that is done where θ alone is drawn.")
+        return
+    names = context.problem.model.names
+    context.findings += second_opinion(proposals, chains, names, result, context.modes)
+    reliable = result.k_hat <= K_HAT_LIMIT
+    if reliable:
+        context.evidence = (result.log_evidence, result.error)
+    value = f"{result.log_evidence:.2f} ± {result.error:.2g}" if reliable else "not reliable"
+    context.notes.append(
+        f"Pareto k̂ of {len(proposals.log_q)} proposals is {result.k_hat:.2f}; the log evidence is {value}."
+    )
 
 
 def _scout(
@@ -179,51 +270,37 @@ def _scout(
 
 
 class ConvergenceMonitor:
-    """The callback of final chains: saves draws, shows progress, and says when the draws are enough for θ.
-
-    Checks are at 100 draws per chain and every 25 after that (every 50 from 2000, every 75 from 3000, and so on), so
-    the number of draws that are kept depends on the draws alone. Fewer draws than at the last call mean that the
-    sampler began again: draws on disk are removed, and checks begin again.
-    """
+    """The callback of final chains: saves draws, shows progress, and says when the stopping rule has had enough."""
 
     def __init__(
         self,
         before: Chains | None,
-        n_theta: int,
-        target_ess: float,
+        rule: StoppingRule,
         warmup: int,
         *,
         save: Callable[[Chains], None],
-        drop: Callable[[], None],
         over_time: Callable[[], bool],
         progress: Progress,
     ):
-        self.before, self.n_theta, self.target_ess, self.warmup = before, n_theta, target_ess, warmup
-        self.save, self.drop, self.over_time, self.progress = save, drop, over_time, progress
+        self.before, self.rule, self.warmup = before, rule, warmup
+        self.save, self.over_time, self.progress = save, over_time, progress
         self.n_before = before.n_draws if before is not None else 0
-        self.next_check = self.first_check = max(FIRST_CHECK, self.n_before + CHECK_EVERY)
-        self.n_draws = 0  # of this block
+        self.confirmed = False
         self.saved_at, self.save_took = 0.0, 0.0
         self.seconds = 0.0  # of the latest call, since these chains began
-        self.text = ""
 
     def __call__(self, s: Snapshot) -> int | None:
         """How many draws of this block to keep, once it is time to stop."""
-        if s.chains.n_draws < self.n_draws:
-            self.drop()
-            self.next_check, self.text = self.first_check, ""
-        self.n_draws = s.chains.n_draws
+
+        def first(n: int) -> Chains:
+            new = s.chains.first(max(0, n - self.n_before))
+            return new if self.before is None else self.before.first(n).then(new)
+
         n = self.n_before + s.chains.n_draws
-        while self.next_check <= n:
-            current = self.next_check - self.n_before
-            x = s.chains.first(current).x
-            x = np.concatenate([self.before.x, x], axis=1) if self.before is not None else x
-            numbers = convergence(x[:, :, : self.n_theta])
-            least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
-            self.text = f", R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
-            self.next_check += CHECK_EVERY * max(1, self.next_check // 1000)
-            if numbers.reached(self.target_ess):
-                return current
+        enough = self.rule.enough(n, first)
+        if enough is not None:
+            self.confirmed = True
+            return max(0, enough - self.n_before)
         if s.seconds < self.seconds:  # other chains go on where those before ended, with a clock that starts at zero
             self.saved_at -= self.seconds
         self.seconds = s.seconds
@@ -237,6 +314,10 @@ class ConvergenceMonitor:
     def _show(self, s: Snapshot, n: int) -> None:
         divergences = int(s.chains.diverging.sum())
         diverged = f", {divergences} diverged" if divergences else ""
-        text = f"warm-up, {s.done} draws" if s.done < self.warmup else f"{counted(n, 'draw')}{diverged}{self.text}"
+        numbers, mixed = self.rule.numbers, ""
+        if numbers is not None:
+            least = min(numbers.ess_bulk.min(), numbers.ess_tail.min())
+            mixed = f", R-hat {numbers.r_hat.max():.3f}, ESS {least:.0f}"
+        text = f"warm-up, {s.done} draws" if s.done < self.warmup else f"{counted(n, 'draw')}{diverged}{mixed}"
         # The next check may be the last one: that is all the total can say.
-        self.progress.update(self.n_before + s.done, self.n_before + self.warmup + self.next_check, text)
+        self.progress.update(self.n_before + s.done, self.n_before + self.warmup + self.rule.next_check, text)

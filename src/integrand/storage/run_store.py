@@ -1,8 +1,9 @@
 """The state of a fit in its run directory: what determines it, warm start, rounds, final draws; or nothing at all."""
 
 import contextlib
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -11,8 +12,9 @@ from jaxtyping import Float
 
 from integrand.data.processes import Processes, SingleProcess
 from integrand.errors import InputError
-from integrand.infer.base import Chains
+from integrand.infer.base import Chains, Proposals
 from integrand.infer.coordinates import Coordinates, TailWarp
+from integrand.infer.modes import Mode
 from integrand.storage.run_directory import RUN, RunDirectory
 
 
@@ -205,9 +207,30 @@ class RunStore(contextlib.AbstractContextManager):
         if chains.n_draws:
             self.directory.save(f"draws_{block:03d}", chains._asdict(), evidence)
 
-    def drop_draws(self, block: int) -> None:
-        """Remove the draws of a block, whose chains begin again."""
-        self.directory.remove(f"draws_{block:03d}")
+    def proposals(self, before: int | None = None) -> Proposals | None:
+        """The independence proposals of all blocks, or of those before one. A run that was killed lacks its last."""
+        names = [name for name in self._numbered("proposals") if before is None or name < f"proposals_{before:03d}"]
+        blocks = [Proposals(**self.directory.load(name)[0]) for name in names]
+        return functools.reduce(Proposals.then, blocks) if blocks else None
+
+    def save_proposals(self, block: int, proposals: Proposals) -> None:
+        """Keep the independence proposals of a block."""
+        self.save_state(f"proposals_{block:03d}", proposals._asdict())
+
+    def modes(self, name: str) -> tuple[Mode, ...] | None:
+        """The modes that a search found."""
+        arrays = self.state(name)
+        if arrays is None:
+            return None
+        parts = zip(arrays["centre"], arrays["factor"], arrays["value"], arrays["log_mass"], strict=True)
+        return tuple(Mode(Coordinates(c, F), float(v), float(mass)) for c, F, v, mass in parts)
+
+    def save_modes(self, name: str, modes: Sequence[Mode]) -> None:
+        """Keep what a search found."""
+        if modes:
+            columns = {key: np.array([getattr(m.coordinates, key) for m in modes]) for key in ("centre", "factor")}
+            numbers = {key: np.array([getattr(m, key) for m in modes]) for key in ("value", "log_mass")}
+            self.save_state(name, columns | numbers)
 
     def state(self, name: str) -> dict[str, np.ndarray] | None:
         """Arrays that were saved under this name."""
