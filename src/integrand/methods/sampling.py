@@ -70,6 +70,7 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
     if not context.searched or context.over_time:
         return
     context.progress.phase("look for modes")
+    failures = target.counter.failures
     draws, plausible = prior_draws(context, target, name)
     context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
     saved = context.store.modes(name)
@@ -80,6 +81,7 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
         saved = find_modes(target.value_and_gradient, starts, known, lambda: context.over_half_time(0.0))
         context.store.save_modes(name, saved)
     context.modes = saved
+    target.counter.failures = failures  # far out in the prior some are expected, so they do not count
 
 
 def prior_draws(context: FitContext, target: Target, name: str) -> tuple[np.ndarray, np.ndarray]:
