@@ -13,13 +13,13 @@ far out, or one direction. So T is a mixture of three, all with heavier tails an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from integrand.infer.coordinates import Coordinates, coordinates_from_draws
 
@@ -35,6 +35,9 @@ _TAIL_FREEDOM, _TAIL_WIDTH, _FOLLOW = 3.0, 1.5, 2.5
 _MIN_WEIGHT = 0.02
 # Of each component that is wider than the modes, at first, beside all modes together.
 _BROAD_WEIGHT = 0.1
+# Points that a search begins with, their spread in φ (half-Cauchy priors have a standard deviation of 1.6 there), and
+# how many must count in the end.
+_DISPERSED, _PRIOR_WIDTH, _PLAUSIBLE, _LEAST_POWER = 256, 2.0, 40, 1e-6
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -104,10 +107,10 @@ class Component:
         # The square with x_j moved to where the condition on it ends.
         change = self._sds * (c - z)
         moved = square[:, None] + change * (2.0 * along + change * np.diag(self._precision))
-        of_entries = logsumexp(_log_t(z**2, 1) - 0.5 * (moved - c * c), axis=1) + normal - math.log(n)
-        of_axes = logsumexp(_log_t(xi**2, 1) + 0.5 * xi**2, axis=1) - 0.5 * square + normal - math.log(n)
+        of_entries = np.logaddexp.reduce(_log_t(z**2, 1) - 0.5 * (moved - c * c), axis=1) + normal - math.log(n)
+        of_axes = np.logaddexp.reduce(_log_t(xi**2, 1) + 0.5 * xi**2, axis=1) - 0.5 * square + normal - math.log(n)
         of_all = _log_t(square, n) - self._log_determinants[1]
-        return np.asarray(logsumexp([of_entries, of_axes, of_all], axis=0)) - math.log(3.0)
+        return np.logaddexp.reduce([of_entries, of_axes, of_all], axis=0) - math.log(3.0)
 
     @cached_property
     def _inverse(self) -> np.ndarray:
@@ -175,12 +178,12 @@ class Mixture:
         """log q(x), normalised."""
         if len(self.components) == 1:
             return self.components[0].log_density(x)
-        return np.asarray(logsumexp(self._log_parts(x), axis=1))
+        return np.asarray(np.logaddexp.reduce(self._log_parts(x), axis=1))
 
     def responsibilities(self, x: Points) -> Float[np.ndarray, "S K"]:
         """The probability, by q, that x comes from each component."""
         parts = self._log_parts(x)
-        return np.exp(parts - logsumexp(parts, axis=1, keepdims=True))
+        return np.exp(parts - np.logaddexp.reduce(parts, axis=1)[:, None])
 
     def _log_parts(self, x: Points) -> Float[np.ndarray, "S K"]:
         log_weights = np.log(self.weights)
@@ -217,6 +220,29 @@ def _component(before: Component, x: Points, weights: Values, count: float, warp
         coordinates_from_draws(sample, before.coordinates, warp),
         coordinates_from_draws(sample, before.plain, warp=False),
     )
+
+
+def dispersed_points(
+    values: Callable[[Points], Values], centre: Float[np.ndarray, " P"], rng: np.random.Generator
+) -> tuple[Points, Points]:
+    """Points around the centre as wide as priors are, and those among them that a log density finds plausible.
+
+    The second are resampled by their importance weights, or by the power of these that leaves enough of them.
+    """
+    n = len(centre)
+    z = rng.standard_normal((_DISPERSED, n)) / np.sqrt(rng.chisquare(T_FREEDOM, (_DISPERSED, 1)) / T_FREEDOM)
+    points = centre + _PRIOR_WIDTH * z
+    log_weights = values(points) - _log_t(np.sum(z * z, axis=1), n, T_FREEDOM, 1.0)
+    log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    if not np.any(np.isfinite(log_weights)):
+        return points, points
+    log_weights -= log_weights.max()
+    power = 1.0
+    while power > _LEAST_POWER and np.exp(power * log_weights).sum() ** 2 < _PLAUSIBLE * np.sum(
+        np.exp(2.0 * power * log_weights)
+    ):
+        power *= 0.7
+    return points, points[resampled(np.exp(power * log_weights), _DISPERSED)]
 
 
 def truncated_weights(log_weights: Values) -> Values:

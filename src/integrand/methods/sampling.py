@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from integrand.errors import counted
@@ -13,18 +11,15 @@ from integrand.infer.coordinates import Coordinates, coordinates_from_draws
 from integrand.infer.default_sampler import DefaultSampler
 from integrand.infer.evidence import evidence, second_opinion
 from integrand.infer.importance import K_HAT_LIMIT
-from integrand.infer.mixture import resampled
+from integrand.infer.mixture import dispersed_points
 from integrand.infer.modes import find_modes
 from integrand.infer.nuts import NUTS
 from integrand.infer.stopping import StoppingRule
 from integrand.methods.problem import FitContext, Settings
-from integrand.precision import float64_scope
 from integrand.progress import Progress
 
-# Points from the prior that a search for modes starts from.
+# Points that a search for modes starts from: half of them plausible, the others not even that.
 SEARCH_STARTS = 16
-# Draws of the prior that are weighed, and how many must count after that.
-PRIOR_DRAWS, LEAST_PLAUSIBLE = 256, 40
 # Seconds between two saves of the draws; more if saving would take a larger share of the time than this.
 SAVE_SECONDS, SAVE_SHARE = 5.0, 0.02
 # Starts of chains: wider than the posterior, so that R-hat can see chains that have not found it.
@@ -62,7 +57,7 @@ def implausible(value: float, best: float, dimension: int) -> bool:
 
 
 def search_modes(context: FitContext, target: Target, coordinates: Coordinates, name: str) -> None:
-    """Look for optima from points of the prior, and around those known; `context.modes` are those that are distinct.
+    """Look for optima from dispersed points, and around those known; `context.modes` are those that are distinct.
 
     Only where θ is all that is drawn and a value is cheap. What was found is kept in the run directory under `name`.
     """
@@ -71,40 +66,18 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
         return
     context.progress.phase("look for modes")
     failures = target.counter.failures
-    draws, plausible = prior_draws(context, target, name)
+    rng = np.random.default_rng([context.settings.seed, 6, len(name)])
+    points, plausible = dispersed_points(target.values, context.problem.model.start(), rng)
     context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
     saved = context.store.modes(name)
     if saved is None:
         known = [coordinates.middle, *(mode.coordinates.centre for mode in context.modes)]
         half = SEARCH_STARTS // 2
-        starts = [*draws[:half], *plausible[:: max(1, len(plausible) // half)][:half]]
+        starts = [*points[:half], *plausible[:: max(1, len(plausible) // half)][:half]]
         saved = find_modes(target.value_and_gradient, starts, known, lambda: context.over_half_time(0.0))
         context.store.save_modes(name, saved)
     context.modes = saved
     target.counter.failures = failures  # far out in the prior some are expected, so they do not count
-
-
-def prior_draws(context: FitContext, target: Target, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """φ of draws from the prior, and such that the data find plausible; the seed and the name decide.
-
-    The second are resampled by the likelihood, or by that power of it which leaves enough of them.
-    """
-    model, key = context.problem.model, jax.random.key(context.settings.seed)
-    with float64_scope():
-        thetas = model.sample_prior(jax.random.fold_in(key, sum(name.encode())), PRIOR_DRAWS)
-        draws = np.asarray(jax.vmap(model.phi)(thetas))
-        log_prior = np.asarray(jax.vmap(model.log_prior)(jnp.asarray(draws)))
-    log_likelihood = target.values(draws) - log_prior
-    log_likelihood = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf)
-    power = 1.0
-    while power > 1e-6:
-        w = np.exp(power * (log_likelihood - log_likelihood.max())) if np.isfinite(log_likelihood.max()) else None
-        if w is None or w.sum() ** 2 / np.sum(w * w) >= LEAST_PLAUSIBLE:
-            break
-        power *= 0.7
-    else:
-        w = None
-    return draws, draws if w is None else draws[resampled(w, PRIOR_DRAWS)]
 
 
 def dispersed_starts(
