@@ -15,18 +15,24 @@ from integrand.cli.options import (
     AsJson,
     Coordinator,
     Data,
+    Dates,
     Distributed,
+    Drop,
+    Features,
+    Ids,
     Import,
     Processes,
     Rank,
     Rows,
     Seed,
     Set,
+    Sep,
     Target,
     Timeout,
     emit,
     guarded,
     import_modules,
+    selection,
 )
 from integrand.errors import InputError
 from integrand.priors import DEFAULT
@@ -66,6 +72,11 @@ def fit(
     data: Rows,
     target: Target,
     out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
+    features: Features = None,
+    drop: Drop = None,
+    ids: Ids = None,
+    dates: Dates = None,
+    sep: Sep = None,
     method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
     sampler: Annotated[
         str, typer.Option(help="default, nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
@@ -119,6 +130,7 @@ def fit(
     posterior, record = fit_table(
         data,
         target,
+        columns=selection(features, drop, ids, dates, sep),
         memory=memory * 2**20,
         processes=group,
         method=method,
@@ -206,6 +218,7 @@ def predict(
     ] = None,
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
+    sep: Sep = None,
     seed: Seed = 0,
     modules: Import = None,
 ) -> None:
@@ -213,7 +226,7 @@ def predict(
     from integrand.cli.commands import predict_table
 
     import_modules(modules)
-    predict_table(model, data, out, quantiles, samples, seed)
+    predict_table(model, data, out, quantiles, samples, seed, sep)
 
 
 @command
@@ -226,6 +239,7 @@ def evaluate(
     joint: Annotated[
         bool, typer.Option("--joint", help="also the density of all rows together, as in the paper (slow)")
     ] = False,
+    sep: Sep = None,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
@@ -233,7 +247,7 @@ def evaluate(
     from integrand.cli.commands import evaluate_table
 
     import_modules(modules)
-    facts = evaluate_table(model, data, target, joint)
+    facts = evaluate_table(model, data, target, joint, sep)
     emit(as_json, facts, "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items()))
 
 
@@ -243,13 +257,14 @@ def report(
     data: Annotated[Path | None, typer.Option("--data", help="table with the target, for calibration")] = None,
     target: Annotated[str | None, typer.Option("--target", help="default: that of the fit")] = None,
     out: Annotated[Path, typer.Option("--out", help="HTML file to write")] = Path("report.html"),
+    sep: Sep = None,
     modules: Import = None,
 ) -> None:
     """Write a self-contained HTML report of a fitted model."""
     from integrand.cli.commands import write_model_report
 
     import_modules(modules)
-    write_model_report(model, data, target, out)
+    write_model_report(model, data, target, out, sep)
     print(out)
 
 
@@ -262,14 +277,19 @@ def compare(
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
     max_minutes: Annotated[float | None, typer.Option(help="minutes for each fit")] = None,
+    features: Features = None,
+    drop: Drop = None,
+    dates: Dates = None,
+    sep: Sep = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Optimise or integrate? Cross-validate methods on this table and answer in a sentence."""
     from integrand.cli.compare import compare_table
 
+    columns = selection(features, drop, None, dates, sep)
     facts, text = compare_table(
-        data, target, methods, folds, seed, n_inducing=inducing, target_ess=target_ess, max_minutes=max_minutes
+        data, target, methods, folds, seed, columns, n_inducing=inducing, target_ess=target_ess, max_minutes=max_minutes
     )
     emit(as_json, facts, text)
 

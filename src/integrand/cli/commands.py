@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 import typer
 
-from integrand.cli.options import emit
+from integrand.cli.options import emit, say
 from integrand.data.parquet import open_rows
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.sources import MEMORY, ArrayRows, RowSource
-from integrand.data.tables import PARQUET, block_writer, read_table, table_blocks
-from integrand.errors import InputError
+from integrand.data.tables import (
+    PARQUET,
+    DateRule,
+    Selection,
+    TableBlock,
+    block_writer,
+    check_written,
+    read_table,
+    table_blocks,
+)
+from integrand.errors import InputError, counted
 from integrand.files import check_output
 from integrand.kernels import parse_kernel, parse_value
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
@@ -38,6 +47,8 @@ _ROWS_AT_ONCE = 10_000
 # Parameters in Python whose flags have other names, and those that have no flag.
 _PARAMETERS = {"inducing": "n_inducing"}
 _PYTHON_ONLY = {"Z", "mean", "noise"}
+# Columns that are named after a fit.
+_MOST_NAMES = 20
 
 
 def fit_table(
@@ -46,6 +57,7 @@ def fit_table(
     *,
     kernel: str,
     record: dict[str, Any],
+    columns: Selection | None = None,
     memory: int = MEMORY,
     processes: Processes = SingleProcess(),
     **arguments: Any,
@@ -53,16 +65,18 @@ def fit_table(
     """Fit the table; the record says what a model file needs beyond the posterior."""
     run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
-    tree, noise, mean = parse_kernel(kernel), _value(arguments.pop("noise", None)), _value(arguments.pop("mean", None))
+    tree, columns = parse_kernel(kernel), columns or Selection()
+    noise, mean = _value(arguments.pop("noise", None)), _value(arguments.pop("mean", None))
     method, priors = arguments.pop("method"), arguments.pop("priors")
     likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
-    rows = _rows(data, target, memory, processes)
+    rows, dates = _rows(data, target, columns, memory, processes)
     model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method))
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     for finding in spec.findings if processes.is_leader else ():
         print(f"integrand: {finding.sentence} {finding.remedy}", file=sys.stderr)
     overview = rows.overview(settings.subsample_rows, settings.seed)
+    record |= {"dates": [dataclasses.asdict(rule) for rule in dates], "ids": list(columns.ids)}
     record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
     with RunStore.create(run_dir, spec, record) as store:
         return run(spec, store, progress), record
@@ -73,16 +87,22 @@ def _value(text: str | None) -> Any:
     return None if text is None else parse_value(text)
 
 
-def _rows(data: Path, target: str, memory: int, processes: Processes) -> RowSource:
+def _rows(
+    data: Path, target: str, columns: Selection, memory: int, processes: Processes
+) -> tuple[RowSource, tuple[DateRule, ...]]:
     """The rows of a table. One file that fits in memory is read as a whole; else rows stay in their Parquet files."""
     several, parquet = data.is_dir() or glob.has_magic(str(data)), data.suffix in PARQUET
     if processes.size > 1 and not several and not parquet:
         raise InputError(f"{data}: several processes read Parquet files, of which each takes its part: convert it")
-    if several or (parquet and (processes.size > 1 or data.exists())):
+    if (several or processes.size > 1) and columns.chooses:
+        raise InputError("--features, --drop, --id and --dates are for one file and one process: choose columns before")
+    if several or (parquet and not columns.chooses and (processes.size > 1 or data.exists())):
         rows = open_rows(data, target, memory=memory, processes=processes)
         if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
-            return rows
-    return ArrayRows(*read_table(data).split(target))
+            return rows, ()
+    X, y, names, dates, remarks = read_table(data, columns.sep).split(target, columns)
+    say(remarks)
+    return ArrayRows(X, y, names), dates
 
 
 def resume_run(
@@ -157,16 +177,26 @@ def finish_fit(
         feature_ranges=np.array(record["ranges"]),
         target_name=record["target"],
         settings=record["settings"] | {"kernel": record["kernel"]},
-        extra={"data": record["data"], "n_rows": record["n_rows"]},
+        extra={name: record[name] for name in ("data", "n_rows", "dates", "ids") if name in record},
     )
     verdict = posterior.verdict
     said = "Optimised." if verdict is None else verdict.text(words)
-    emit(as_json, fit_facts(posterior, out, words), f"{said}\nWritten to {out}")
+    facts = fit_facts(posterior, out, words) | {"rows": record["n_rows"], "columns": list(posterior.model.columns)}
+    emit(as_json, facts, f"{_fitted_on(record, posterior)}\n{said}\nWritten to {out}")
     if verdict is not None and "interrupted" in verdict.codes:
         raise typer.Exit(130)
     if strict and verdict is not None and not verdict.ok:
         print("integrand: not converged (--strict)", file=sys.stderr)
         raise typer.Exit(3)
+
+
+def _fitted_on(record: dict[str, Any], posterior: Posterior) -> str:
+    """A line on the rows and columns of a fit."""
+    dates = {rule["column"]: str(DateRule(**rule)) for rule in record.get("dates", ())}
+    names = [dates.get(name, name) for name in posterior.model.columns]
+    shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    rows = f"{record['n_rows']:,}".replace(",", " ")
+    return f"Fitted on {rows} rows, {counted(len(names), 'column')}: {shown}"
 
 
 def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str) -> dict[str, Any]:
@@ -210,21 +240,26 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
     return facts
 
 
-def predict_table(model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int) -> None:
-    """Predictions for each row of a table, in blocks of rows."""
+def predict_table(
+    model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int, sep: str | None
+) -> None:
+    """Predictions for each row of a table, in blocks of rows, behind the columns that name the rows."""
     levels = _levels(quantiles)
     if samples < 0:
         raise InputError(f"--samples must not be negative, not {samples}")
     if out is not None:
+        check_written(out)
         check_output(out)
     saved, rng = load_model(model), np.random.default_rng(seed)
     outside: list[np.ndarray] = []
 
-    def predicted(X: np.ndarray) -> dict[str, np.ndarray]:
-        outside.append(saved.posterior.outside(X) > 1.0)
-        return _predict(saved, X, levels, samples, rng)
+    def predicted(block: TableBlock) -> dict[str, np.ndarray]:
+        outside.append(saved.posterior.outside(block.X) > 1.0)
+        return block.ids | _predict(saved, block.X, levels, samples, rng)
 
-    blocks = map(predicted, table_blocks(data, saved.feature_names, _ROWS_AT_ONCE))
+    ids = (saved.extra or {}).get("ids", ())
+    read = table_blocks(data, saved.feature_names, _ROWS_AT_ONCE, dates=_dates(saved), ids=ids, sep=sep)
+    blocks = map(predicted, read)
     if out is not None:
         with block_writer(out) as write:
             for block in blocks:
@@ -256,18 +291,23 @@ def _levels(text: str) -> list[float]:
     return checked_levels(levels, "--quantiles").tolist()
 
 
-def _with_target(saved: SavedModel, data: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
-    table = read_table(data)
+def _dates(saved: SavedModel) -> list[DateRule]:
+    """How the dates of a table become what the model was fitted to."""
+    return [DateRule(**rule) for rule in (saved.extra or {}).get("dates", ())]
+
+
+def _with_target(saved: SavedModel, data: Path, target: str | None, sep: str | None) -> tuple[np.ndarray, np.ndarray]:
+    table = read_table(data, sep)
     name = target or saved.target_name
     if name is None:
         raise InputError("the model does not say what it predicts: give --target")
-    return table.columns(saved.feature_names), table.columns([name])[:, 0]
+    return table.columns(saved.feature_names, _dates(saved)), table.columns([name])[:, 0]
 
 
-def evaluate_table(model: Path, data: Path, target: str | None, joint: bool) -> dict[str, float]:
+def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep: str | None) -> dict[str, float]:
     """Metrics of a model on a table with the target; `joint` adds the density of all rows together."""
     saved = load_model(model)
-    X, y = _with_target(saved, data, target)
+    X, y = _with_target(saved, data, target, sep)
     total: dict[str, float] = {}
     for i in range(0, len(y), _ROWS_AT_ONCE):  # every metric but the joint one is a mean over rows
         block = slice(i, i + _ROWS_AT_ONCE)
@@ -282,13 +322,13 @@ def evaluate_table(model: Path, data: Path, target: str | None, joint: bool) -> 
     return total
 
 
-def write_model_report(model: Path, data: Path | None, target: str | None, out: Path) -> None:
+def write_model_report(model: Path, data: Path | None, target: str | None, out: Path, sep: str | None) -> None:
     """The HTML report of a saved model."""
     from integrand.report import write_report
 
     check_output(out)
     saved = load_model(model)
-    rows = None if data is None else _with_target(saved, data, target)
+    rows = None if data is None else _with_target(saved, data, target, sep)
     n_rows = (saved.extra or {}).get("n_rows")
     name = target or saved.target_name or "y"
     try:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.cli.options import say
 from integrand.data.sources import ArrayRows
-from integrand.data.tables import read_table
+from integrand.data.tables import Selection, read_table
 from integrand.errors import InputError
 from integrand.methods.fit import fit
 from integrand.methods.table import METHODS
@@ -40,7 +41,7 @@ def k_folds(n_rows: int, folds: int, seed: int) -> tuple[Split, ...]:
 
 
 def compare_table(
-    data: Path, target: str, methods: str, folds: int, seed: int, **settings: Any
+    data: Path, target: str, methods: str, folds: int, seed: int, columns: Selection, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Facts and a text: for each method the mean of -log density and of squared errors, against the first one."""
     names = [m.strip() for m in methods.split(",") if m.strip()]
@@ -49,12 +50,13 @@ def compare_table(
             raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
     if len(set(names)) < 2:
         raise InputError("give at least two different methods to compare")
-    X, y, columns = read_table(data).split(target)
+    X, y, inputs, _, remarks = read_table(data, columns.sep).split(target, columns)
+    say(remarks)
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
     for k, split in enumerate(k_folds(len(y), folds, seed)):
         for m in names:
-            posterior = fit(ArrayRows(X[split.train], y[split.train], columns), method=m, seed=seed, **settings)
+            posterior = fit(ArrayRows(X[split.train], y[split.train], inputs), method=m, seed=seed, **settings)
             predictive = posterior.predict(X[split.test], include_noise=True)
             scores[m]["nlpd"][split.test] = -predictive.log_density(y[split.test])
             scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2

@@ -9,12 +9,13 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from integrand.data.tables import Selection
 from integrand.errors import DistributedError, InputError, IntegrandError
 from integrand.files import plain
 
@@ -34,6 +35,41 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and 
 
 
 Seed = Annotated[int, typer.Option("--seed", help="same seed, same result (of a fit that was not interrupted)")]
+
+
+Features = Annotated[
+    list[str] | None, typer.Option("--features", help="columns to use, comma-separated or repeated; default: all")
+]
+
+
+Drop = Annotated[list[str] | None, typer.Option("--drop", help="columns to leave out, comma-separated or repeated")]
+
+
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", help="columns that name the rows: no inputs, kept in predictions")
+]
+
+
+Dates = Annotated[
+    list[str] | None,
+    typer.Option("--dates", help="columns of dates, each as name or name:unit; days since the first date by default"),
+]
+
+
+Sep = Annotated[
+    str | None, typer.Option("--sep", help="what separates columns of a CSV file; default: seen in its first lines")
+]
+
+
+def selection(
+    features: list[str] | None, drop: list[str] | None, ids: list[str] | None, dates: list[str] | None, sep: str | None
+) -> Selection:
+    """The columns that the flags choose."""
+
+    def names(values: list[str] | None) -> tuple[str, ...]:
+        return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
+
+    return Selection(names(features), names(drop), names(ids), names(dates), sep)
 
 
 def import_modules(names: list[str] | None) -> None:
@@ -110,6 +146,12 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="another setting of `integrand.fit`, such as target_accept=0.9; repeatable"),
 ]
+
+
+def say(remarks: Iterable[str]) -> None:
+    """Print what is worth saying on the way, on standard error."""
+    for remark in remarks:
+        print(f"integrand: {remark}", file=sys.stderr, flush=True)
 
 
 def emit(as_json: bool, facts: dict[str, Any], text: str) -> None:

@@ -1,15 +1,18 @@
-"""Tables in files: numeric columns of CSV, gzip CSV and Parquet files, with one set of messages; and tables out.
+"""Tables in files: columns of CSV, gzip CSV and Parquet files as numbers, with one set of messages; and tables out.
 
-Parquet files of any length are read and written a block of rows at a time.
+A `Selection` says which columns are inputs, and a `DateRule` how dates become numbers. Parquet files of any length are
+read and written a block of rows at a time.
 """
 
 import contextlib
+import gzip
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +20,24 @@ from integrand.errors import InputError, need
 from integrand.files import replacing
 
 PARQUET = (".parquet", ".pq")
+# How tables of predictions may end, and files that people try in their place.
+WRITTEN = (".csv", ".csv.gz", *PARQUET)
+_FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
 _ENCODE = "encode it (one column per category), or drop it"
+_LEAVE_OUT = "encode it (one column per category), or leave it out with --drop {name}"
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+# Units of `--dates` in seconds.
+DATE_UNITS = {
+    "seconds": 1.0,
+    "minutes": 60.0,
+    "hours": 3_600.0,
+    "days": 86_400.0,
+    "weeks": 604_800.0,
+    "years": 365.25 * 86_400.0,
+}
+_ISO = "ISO8601"
+_DATE_FORMATS = (_ISO, "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
+_SLASHED = ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S")
 
 
 def refuse_missing(place: object, names: Sequence[str], available: Sequence[Any]) -> None:
@@ -41,46 +61,230 @@ def refuse_non_finite(values: np.ndarray, names: Sequence[str], where: Callable[
 
 
 @dataclass(frozen=True)
+class DateRule:
+    """How the dates of a column become numbers: `(date - origin) / unit`, a model file keeps it.
+
+    Dates are read as ISO 8601, with dots as day.month.year, and with slashes in the one order that fits all rows.
+    """
+
+    column: str
+    unit: str
+    origin: str
+    format: str
+
+    @classmethod
+    def fit(cls, place: object, name: str, unit: str, column: Any) -> "DateRule":
+        """The rule for this column of the training rows; its origin is the first date."""
+        if unit not in DATE_UNITS:
+            raise InputError(f"--dates {name}:{unit}: there is no unit {unit!r}: choose from {', '.join(DATE_UNITS)}")
+        if column.dtype.kind in "iufb":
+            raise InputError(f"--dates {name}: column {name!r} of {place} holds numbers already: leave --dates out")
+        style = _date_style(place, name, column)
+        return cls(name, unit, _moments(column, style).min().isoformat(), style)
+
+    def numbers(self, place: object, column: Any) -> np.ndarray:
+        """The column as float64; missing dates are NaN."""
+        import pandas as pd
+
+        moments = _moments(column, self.format)
+        strays = np.asarray(moments.isna() & column.notna())
+        if strays.any():
+            row = int(strays.argmax())
+            form = "" if self.format == _ISO else f" as {self.format}"
+            raise InputError(f"{place}, row {row + 1}: {column.iloc[row]!r} in column {self.column!r} is no date{form}")
+        return ((moments - pd.Timestamp(self.origin)).dt.total_seconds() / DATE_UNITS[self.unit]).to_numpy(float)
+
+    def __str__(self) -> str:
+        return f"{self.column} in {self.unit} since {self.origin.removesuffix('T00:00:00')}"
+
+
+def _moments(column: Any, style: str) -> Any:
+    """Dates without a time zone (UTC where there was one); NaT for what does not fit."""
+    import pandas as pd
+
+    if column.dtype.kind == "M":
+        return pd.to_datetime(column, utc=True).dt.tz_localize(None)
+    return pd.to_datetime(column.astype("string"), errors="coerce", utc=True, format=style).dt.tz_localize(None)
+
+
+def _date_style(place: object, name: str, column: Any) -> str:
+    """The format that fits all values of a column."""
+    known = column[column.notna()]
+    if known.dtype.kind == "M" or len(known) == 0:
+        return _ISO
+    fits = [style for style in (*_DATE_FORMATS, *_SLASHED) if _moments(known, style).notna().all()]
+    if len(fits) > 1 and fits[0] in _SLASHED:
+        raise InputError(
+            f"{place}: the dates of column {name!r}, such as {known.iloc[0]!r}, can be read with the month or the day "
+            "first: write them as 2024-03-31"
+        )
+    if not fits:
+        best = max(_DATE_FORMATS, key=lambda style: int(_moments(known, style).notna().sum()))
+        row = int(np.asarray(_moments(column, best).isna() & column.notna()).argmax())
+        raise InputError(
+            f"{place}, row {row + 1}: {column.iloc[row]!r} in column {name!r} is no date: write dates as 2024-03-31 or "
+            "2024-03-31 17:30"
+        )
+    return fits[0]
+
+
+def _holds_dates(column: Any) -> bool:
+    if column.dtype.kind == "M":
+        return True
+    some = column[column.notna()][:50]
+    return len(some) > 0 and any(_moments(some, style).notna().all() for style in (*_DATE_FORMATS, *_SLASHED))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which columns of a table are inputs: by default all but the target.
+
+    Parameters
+    ----------
+    features
+        The inputs.
+    drop
+        Columns to leave out.
+    ids
+        Columns that name the rows: no inputs, and predictions keep them.
+    dates
+        Columns that hold dates, each as `name` or `name:unit`; days by default.
+    sep
+        What separates columns of a CSV file; None looks at the first lines.
+    """
+
+    features: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
+    sep: str | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says more than how the file is written."""
+        return bool(self.features or self.drop or self.ids or self.dates)
+
+
+class Chosen(NamedTuple):
+    """Inputs, target, names of the inputs, how dates became numbers, and what is worth saying of the table."""
+
+    X: np.ndarray
+    y: np.ndarray
+    names: list[str]
+    dates: tuple[DateRule, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Table:
-    """Numeric columns of a file, in memory."""
+    """Columns of a file, in memory."""
 
     path: Path
     frame: Any  # pandas.DataFrame
+    remarks: tuple[str, ...] = ()
 
-    def columns(self, names: Sequence[str]) -> np.ndarray:
+    def columns(self, names: Sequence[str], dates: Sequence[DateRule] = ()) -> np.ndarray:
         """These columns as a float64 matrix."""
         refuse_missing(self.path, names, list(self.frame.columns))
-        for name in names:
-            if self.frame[name].dtype.kind not in "iufb":
-                refuse_not_numeric(self.path, name, _remedy(self.frame[name]))
-        values = self.frame[list(names)].to_numpy(dtype=float)
+        rules, values = {rule.column: rule for rule in dates}, np.empty((len(self.frame), len(names)))
+        for i, name in enumerate(names):
+            column = self.frame[name]
+            if name in rules:
+                values[:, i] = rules[name].numbers(self.path, column)
+            elif column.dtype.kind not in "iufb":
+                refuse_not_numeric(self.path, name, _remedy(name, column))
+            else:
+                values[:, i] = column.to_numpy(dtype=float)
         refuse_non_finite(values, names, lambda row: f"{self.path}, row {row + 1}")
         return values
 
-    def split(self, target: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Inputs, target and the names of the inputs (all other columns)."""
-        y = self.columns([target])[:, 0]
-        names = [str(c) for c in self.frame.columns if c != target]
+    def ids(self, names: Sequence[str]) -> dict[str, Any]:
+        """Columns that name the rows, as they are; those that this table does not have are left out."""
+        return {name: self.frame[name].to_numpy() for name in names if name in self.frame.columns}
+
+    def split(self, target: str, selection: Selection | None = None) -> Chosen:
+        """Inputs and target as a selection says."""
+        selection = selection or Selection()
+        available, remarks = [str(c) for c in self.frame.columns], list(self.remarks)
+        units = dict(
+            (name, unit or "days") for name, unit in (_date_option(text, available) for text in selection.dates)
+        )
+        for flag, names in (
+            ("--target", (target,)),
+            ("--features", selection.features),
+            ("--drop", selection.drop),
+            ("--id", selection.ids),
+            ("--dates", tuple(units)),
+        ):
+            refuse_missing(f"{flag}: {self.path}", names, available)
+        if target in (*selection.features, *selection.drop, *selection.ids, *units):
+            raise InputError(f"{target!r} is the target: it cannot be an input, an id or left out")
+        left_out = {target, *selection.drop, *selection.ids}
+        names = list(selection.features) or [name for name in available if name not in left_out]
+        if not selection.features and names and self._counts_rows(names[0]):
+            if re.fullmatch(r"Unnamed: 0|__index_level_0__", names[0]):
+                remarks.append(f"{self.path}: the first column has no name and counts the rows: it is left out")
+                names = names[1:]
+            elif len(names) > 1:
+                remarks.append(
+                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give --id {names[0]}; it is "
+                    "an input now"
+                )
+        both = [name for name in selection.features if name in (*selection.drop, *selection.ids)]
+        if both:
+            raise InputError(f"{both[0]!r} is under --features and under --drop or --id: choose one")
         if not names:
             raise InputError(f"{self.path} has no column besides the target {target!r}")
-        return self.columns(names), y, names
+        self._refuse_several([name for name in names if name not in units])
+        rules = tuple(
+            DateRule.fit(self.path, name, unit, self.frame[name]) for name, unit in units.items() if name in names
+        )
+        remarks += [str(rule) for rule in rules]
+        return Chosen(self.columns(names, rules), self.columns([target])[:, 0], names, rules, tuple(remarks))
+
+    def _refuse_several(self, names: Sequence[str]) -> None:
+        """Name all columns that are not numeric at once, and the flags that help."""
+        others = [name for name in names if self.frame[name].dtype.kind not in "iufb"]
+        dates = [name for name in others if _holds_dates(self.frame[name])]
+        text = [name for name in others if name not in dates]
+        if len(others) > 1:
+            flags = [f"--{flag} {','.join(found)}" for flag, found in (("dates", dates), ("drop", text)) if found]
+            raise InputError(
+                f"{self.path}: columns {', '.join(map(repr, others))} are not numeric: give {' '.join(flags)}, "
+                "or encode categories (one column per category)"
+            )
+
+    def _counts_rows(self, name: str) -> bool:
+        """Whether a column is 0, 1, 2, ... or 1, 2, 3, ..."""
+        values = self.frame[name]
+        if values.dtype.kind not in "iu" or len(values) < 3:
+            return False
+        return values.iloc[0] in (0, 1) and bool((values == np.arange(len(values)) + values.iloc[0]).all())
 
 
-def _remedy(column: Any) -> str:
+def _date_option(text: str, available: Sequence[str]) -> tuple[str, str]:
+    """A column and its unit, from `name` or `name:unit`; names may hold colons."""
+    name, _, unit = text.rpartition(":")
+    return (name, unit) if text not in available and name in available else (text, "days")
+
+
+def _remedy(name: str, column: Any) -> str:
     """What to do about a column that is not numeric: most of it may be numbers."""
     import pandas as pd
 
+    if _holds_dates(column):
+        return f"it holds dates: give --dates {name} (days since the first one), or leave it out with --drop {name}"
     known = np.asarray(column.notna(), bool)
     strays = known & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
     count, first = int(strays.sum()), int(strays.argmax())
     if 2 * count >= known.sum():
-        return _ENCODE
+        return _LEAVE_OUT.format(name=name)
     some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
     return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
 
 
-def read_table(path: Path) -> Table:
-    """Read a CSV (also gzip) or Parquet file."""
+def read_table(path: Path, sep: str | None = None) -> Table:
+    """Read a CSV (also gzip) or Parquet file; without `sep` the first lines tell what separates its columns."""
     need("pandas", "cli", "reading a table")
     import pandas as pd
 
@@ -88,10 +292,22 @@ def read_table(path: Path) -> Table:
         raise InputError(f"there is no file {path}")
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a CSV or Parquet file")
+    if path.suffix.lower() in _FOREIGN:
+        raise InputError(f"{path}: {path.suffix} files cannot be read: save the table as CSV or Parquet")
+    remarks: tuple[str, ...] = ()
     if path.suffix in PARQUET:
         need("pyarrow", "arrow", f"{path}")
     try:
-        frame = pd.read_parquet(path) if path.suffix in PARQUET else pd.read_csv(path)
+        if path.suffix in PARQUET:
+            frame = pd.read_parquet(path)
+        else:
+            chosen = _separator(path) if sep is None else "\t" if sep in ("\\t", "tab") else sep
+            frame = pd.read_csv(path, sep=chosen)
+            comma = chosen == ";" and _decimal_commas(frame)
+            frame = pd.read_csv(path, sep=chosen, decimal=",") if comma else frame
+            if chosen != "," and sep is None:
+                decimals = ", decimals by commas" if comma else ""
+                remarks = (f"{path}: columns are separated by {_SEPARATORS[chosen]}{decimals}",)
     except Exception as error:  # pandas and pyarrow raise many types for a file that is not what it seems
         raise InputError(f"{path} cannot be read as a table: {_first_line(error)}") from error
     if frame.empty:
@@ -99,7 +315,28 @@ def read_table(path: Path) -> Table:
     if frame.columns.duplicated().any():
         raise InputError(f"{path} has two columns called {frame.columns[frame.columns.duplicated()][0]!r}")
     frame.columns = [str(c) for c in frame.columns]
-    return Table(path, frame)
+    return Table(path, frame, remarks)
+
+
+def _separator(path: Path) -> str:
+    """The separator that cuts the first lines into the same number of columns, the most of them."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", errors="replace") as file:
+        lines = [line for line in (file.readline() for _ in range(20)) if line.strip()]
+    counts = {s: [len(re.sub(r'"[^"]*"', "", line).split(s)) for line in lines] for s in _SEPARATORS}
+    even = {s: n[0] for s, n in counts.items() if n and n[0] > 1 and len(set(n)) == 1}
+    return max(even, key=lambda s: even[s], default=",")
+
+
+def _decimal_commas(frame: Any) -> bool:
+    """Whether a column holds numbers such as 3,14 and nothing else."""
+    texts = [frame[name].dropna().astype(str) for name in frame.columns if frame[name].dtype.kind not in "iufb"]
+    return any(len(text) > 0 and text.str.fullmatch(r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*").all() for text in texts)
+
+
+def check_written(path: Path) -> None:
+    """Refuse the name of a table that would be written in another format than its name says."""
+    if not path.name.lower().endswith(WRITTEN):
+        raise InputError(f"--out {path}: tables are written as {', '.join(WRITTEN[:-1])} or {WRITTEN[-1]}")
 
 
 class ParquetColumns:
@@ -210,17 +447,34 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def table_blocks(path: Path, names: Sequence[str], rows: int) -> Iterator[np.ndarray]:
-    """These columns of a table, `rows` rows at a time, as float64 matrices. A Parquet file is never read as a whole."""
-    if path.suffix not in PARQUET or not path.is_file():
-        values = read_table(path).columns(names)
-        yield from (values[i : i + rows] for i in range(0, len(values), rows))
+class TableBlock(NamedTuple):
+    """Some rows: inputs as float64, and the columns that name the rows."""
+
+    X: np.ndarray
+    ids: dict[str, Any]
+
+
+def table_blocks(
+    path: Path,
+    names: Sequence[str],
+    rows: int,
+    *,
+    dates: Sequence[DateRule] = (),
+    ids: Sequence[str] = (),
+    sep: str | None = None,
+) -> Iterator[TableBlock]:
+    """These columns of a table, `rows` rows at a time. A Parquet file of numbers alone is never read as a whole."""
+    if path.suffix not in PARQUET or not path.is_file() or dates or ids:
+        table = read_table(path, sep)
+        values, named = table.columns(names, dates), table.ids(ids)
+        for i in range(0, len(values), rows):
+            yield TableBlock(values[i : i + rows], {name: column[i : i + rows] for name, column in named.items()})
         return
     table = ParquetColumns([path], names)
     for first in range(0, table.n_rows, rows):
         block = table.read(first, min(first + rows, table.n_rows))
         refuse_non_finite(block, names, lambda row, first=first: table.where(first + row))
-        yield block
+        yield TableBlock(block, {})
 
 
 Block = dict[str, np.ndarray]
@@ -261,8 +515,6 @@ class _ParquetWriter:
 
 class _CsvWriter:
     def __init__(self, path: Path, packed: bool):
-        import gzip
-
         self.file: Any = gzip.open(path, "wt", newline="") if packed else open(path, "w", newline="")  # noqa: SIM115
         self.begun = False
 
