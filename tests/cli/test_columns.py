@@ -36,7 +36,7 @@ def ok(*arguments):
 
 
 def chosen(name, sep=None, **selection):
-    return read_table(name, sep).split("y", Selection(**selection))
+    return read_table(name, sep).choose("y", Selection(**selection))
 
 
 def test_a_table_with_everything(frame, tmp_path):

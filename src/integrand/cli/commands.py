@@ -100,7 +100,7 @@ def _rows(
         rows = open_rows(data, target, memory=memory, processes=processes)
         if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
             return rows, ()
-    X, y, names, dates, remarks = read_table(data, columns.sep).split(target, columns)
+    X, y, names, dates, remarks = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
     return ArrayRows(X, y, names), dates
 

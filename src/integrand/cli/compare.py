@@ -50,7 +50,7 @@ def compare_table(
             raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
     if len(set(names)) < 2:
         raise InputError("give at least two different methods to compare")
-    X, y, inputs, _, remarks = read_table(data, columns.sep).split(target, columns)
+    X, y, inputs, _, remarks = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)

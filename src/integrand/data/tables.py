@@ -202,9 +202,13 @@ class Table:
         """Columns that name the rows, as they are; those that this table does not have are left out."""
         return {name: self.frame[name].to_numpy() for name in names if name in self.frame.columns}
 
-    def split(self, target: str, selection: Selection | None = None) -> Chosen:
+    def split(self, target: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Inputs, target and the names of the inputs (all other columns)."""
+        X, y, names, _, _ = self.choose(target, Selection())
+        return X, y, names
+
+    def choose(self, target: str, selection: Selection) -> Chosen:
         """Inputs and target as a selection says."""
-        selection = selection or Selection()
         available, remarks = [str(c) for c in self.frame.columns], list(self.remarks)
         units = dict(
             (name, unit or "days") for name, unit in (_date_option(text, available) for text in selection.dates)
