@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-peers bench-scale docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-peers bench-scale docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-predict: $(STAMP) ## seconds of predict, evaluate and report, alone and be
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python -m benchmarks.method_time $(ARGS)
+
+bench-findings: $(STAMP) ## findings on the model in twelve broken and twelve sound situations, into findings.jsonl
+	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)

@@ -161,7 +161,7 @@ SITUATIONS = {
     "little-noise": Situation(_regression(150, 2, noise=0.02), options={"n_inducing": 60}),
     "much-noise": Situation(_regression(200, 2, noise=1.0)),
     "time-series": Situation(_series),
-    "cycle": Situation(_cycle, options={"kernel": Periodic(period=1.0 / 2.9)}),
+    "cycle": Situation(_cycle, options={"kernel": Periodic(period=1.0)}),
     "line": Situation(_line, options={"kernel": Linear() + RBF()}),
     "correlated-columns": Situation(_correlated),
     "whole-numbers": Situation(_discrete, X_new=lambda rng: _discrete(rng)[0]),

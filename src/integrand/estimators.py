@@ -238,7 +238,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     posterior_ : Posterior
         Draws, inducing inputs, timings; `posterior_.to_arviz()` hands them to ArviZ.
     diagnostics_ : Verdict or None
-        Whether the draws can be trusted, in words by `print`; None for methods that only optimise θ.
+        Whether the draws can be trusted, and what residuals say of the model, in words by `print`.
     n_inducing_ : int
         Inducing points in use (training rows, for exact methods).
     feature_ranges_ : ndarray of shape (n_features, 2)

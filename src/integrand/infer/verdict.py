@@ -24,7 +24,7 @@ REJECTION_LIMIT = 0.05
 TOLERANCE_NATS = 0.25
 # A slack, and its spread over draws, below this many nats changes neither predictions nor θ.
 NEGLIGIBLE = 0.5
-# Codes of findings on the model; all others are on the draws.
+# Codes of findings on the model, beside those of values that are far from the data; all others are on the draws.
 MODEL_CODES = frozenset(
     {
         "autocorrelated",
@@ -39,12 +39,17 @@ MODEL_CODES = frozenset(
         "intervals-narrow",
         "intervals-wide",
         "missed-structure",
+        "noise-above-y",
         "outliers",
         "overdispersed",
         "skewed",
         "sparse-posterior",
     }
 )
+
+
+def _is_on_model(code: str) -> bool:
+    return code in MODEL_CODES or code.endswith("-outside-data")
 
 
 class Sparseness(NamedTuple):
@@ -54,7 +59,9 @@ class Sparseness(NamedTuple):
     further: int  # points Z' chosen from the data
     gain: float  # mean of L(θ, Z ∪ Z') - L(θ, Z)
     gain_sd: float  # its sd over draws, NaN for one draw
-    fresh_gain: float  # L(θ, Z') - L(θ, Z) at the middle of the draws, for M points chosen afresh
+    fresh_gain: (
+        float  # the best L(θ, Z) of M points chosen afresh, at the middle draw or the prior's medians, less ours
+    )
     slack: float  # mean of log p(y | θ) - L(θ, Z), where there are few enough rows
     slack_sd: float
 
@@ -121,12 +128,12 @@ class Verdict:
     @property
     def on_draws(self) -> tuple[Finding, ...]:
         """Findings on the draws, or on what an optimiser did."""
-        return tuple(f for f in self.findings if f.code not in MODEL_CODES)
+        return tuple(f for f in self.findings if not _is_on_model(f.code))
 
     @property
     def on_model(self) -> tuple[Finding, ...]:
         """Findings on the model: what the data say of it."""
-        return tuple(f for f in self.findings if f.code in MODEL_CODES)
+        return tuple(f for f in self.findings if _is_on_model(f.code))
 
     @property
     def headline(self) -> str:
@@ -195,7 +202,7 @@ def verdict(
     numbers = convergence(chains.x)
     if len(chains.x) == 1:
         sentence = "There is one chain: R-hat compares its two halves, and a mode that it never met is not seen."
-        findings.append(Finding("one-chain", False, sentence, "Use chains=4."))
+        findings.append(Finding("one-chain", False, sentence, "Use `chains=4`."))
     findings += _disagreements(chains, numbers, names)
     findings += _convergence_findings(numbers, names, target_ess)
     divergences = int(np.sum(chains.diverging))

@@ -147,52 +147,70 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
     middle, points = phis[[int(np.argmin(distance))]], np.concatenate([Z, rows.X])
     K = next(_covariances(posterior.model, middle, points))[0]
     further = further_points(K, M, M, problem.jitter)
-    fresh = further_points(K[M:, M:], 0, M, problem.jitter)
     if exact:
-        values = _dense_values(posterior, problem, rows, phis, (further, fresh))
-        at_middle = _dense_values(posterior, problem, rows, middle, (further, fresh))[0]
+        values = _dense_values(problem, rows, Z, further, phis)
     else:
-        target = CollapsedTarget(problem.model, data, problem.jitter)
-        both = np.concatenate([Z, rows.X[further]])
-        values = np.array([(target.value(phi, Z), target.value(phi, both), math.nan, math.nan) for phi in phis])
-        afresh = rows.X[fresh] if len(fresh) == M else Z
-        at_middle = (target.value(middle[0], Z), math.nan, math.nan, target.value(middle[0], afresh))
+        target, both = CollapsedTarget(problem.model, data, problem.jitter), np.concatenate([Z, rows.X[further]])
+        values = np.array([(target.value(phi, Z), target.value(phi, both), math.nan) for phi in phis])
     values = values[np.all(np.isfinite(values[:, :2]), axis=1)]
     gains, slacks = values[:, 1] - values[:, 0], values[:, 2] - values[:, 0]
     if len(gains) == 0:
         return None
+    afresh = [_bound_afresh(problem, rows, M, phi, exact) for phi in (middle, posterior.model.start()[None])]
     return Sparseness(
         draws=len(gains),
         further=len(further),
         gain=float(gains.mean()),
         gain_sd=float(gains.std(ddof=1)) if len(gains) > 1 else math.nan,
-        fresh_gain=float(at_middle[3] - at_middle[0]),
+        fresh_gain=float(np.max(afresh) - values[:, 0].mean()),
         slack=float(slacks.mean()),
         slack_sd=float(slacks.std(ddof=1)) if len(gains) > 1 else math.nan,
     )
 
 
 def _dense_values(
-    posterior: Posterior,
     problem: Problem,
     rows: Rows,
+    Z: Float[np.ndarray, "M D"],
+    further: Int[np.ndarray, " K"],
     phis: Float[np.ndarray, "J P"],
-    chosen: tuple[np.ndarray, np.ndarray],
-) -> Float[np.ndarray, "J 4"]:
-    """L(θ, Z), L(θ, Z ∪ Z'), log p(y | θ) and L(θ, Z') for points chosen afresh, at each draw."""
-    Z = posterior.conditional.inputs
+) -> Float[np.ndarray, "J 3"]:
+    """L(θ, Z), L(θ, Z ∪ Z') and log p(y | θ) at each draw."""
     M, values = len(Z), []
-    sets = np.arange(M), np.concatenate([np.arange(M), M + chosen[0]]), M + chosen[1]
-    for K, noise, mean in _covariances(posterior.model, phis, np.concatenate([Z, rows.X])):
-        r, variances = rows.y - mean, np.diagonal(K)[M:]
+    both = np.concatenate([np.arange(M), M + further])
+    for K, noise, mean in _covariances(problem.model, phis, np.concatenate([Z, rows.X])):
         bounds = [
-            dense_bound(
-                problem.jitter.added(K[np.ix_(points, points)]), K[points, M:], variances, r, noise, problem.model.bound
-            )
-            for points in sets
+            _dense_bound(problem, rows, K[:, M:], K[np.ix_(own, own)], own, noise, mean) for own in (both[:M], both)
         ]
-        values.append((*bounds[:2], log_marginal(K[M:, M:], r, noise), bounds[2]))
+        values.append((*bounds, log_marginal(K[M:, M:], rows.y - mean, noise)))
     return np.array(values)
+
+
+def _bound_afresh(problem: Problem, rows: Rows, M: int, phi: Float[np.ndarray, "1 P"], exact: bool) -> float:
+    """L(θ, Z) at rows that are chosen one after the other where those before leave most open; -inf if it fails."""
+    K, noise, mean = next(_covariances(problem.model, phi, rows.X))
+    chosen = further_points(K, 0, M, problem.jitter)
+    if exact:
+        value = _dense_bound(problem, rows, K, K[np.ix_(chosen, chosen)], chosen, noise, mean)
+    elif len(chosen) == M:
+        value = CollapsedTarget(problem.model, problem.data, problem.jitter).value(phi[0], rows.X[chosen])
+    else:
+        value = math.nan
+    return value if math.isfinite(value) else -math.inf
+
+
+def _dense_bound(
+    problem: Problem,
+    rows: Rows,
+    K: Float[np.ndarray, "T N"],
+    Kmm: Float[np.ndarray, "M M"],
+    points: Int[np.ndarray, " M"],
+    noise: float,
+    mean: float,
+) -> float:
+    """The bound with some of the T points, the last N of which are the rows."""
+    variances = np.diagonal(K[len(K) - K.shape[1] :])
+    return dense_bound(problem.jitter.added(Kmm), K[points], variances, rows.y - mean, noise, problem.model.bound)
 
 
 # ---- residuals
