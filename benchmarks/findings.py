@@ -5,6 +5,10 @@ A broken fit counts if the right code is among them, a sound one if there is any
 these fits are short. One JSON line per fit; a run that is begun again goes on where it ended.
 
     python -m benchmarks.findings --out findings.jsonl [--seeds 20] [--only skewed,wrong-kernel]
+
+With --certificate random sparse fits stand beside exact ones: whether `sparse-posterior` is said where θ has moved.
+
+    python -m benchmarks.findings --out certificate.jsonl --certificate 100
 """
 
 import argparse
@@ -20,6 +24,7 @@ import numpy as np
 from integrand import ExtrapolationWarning, fit
 from integrand.infer.verdict import MODEL_CODES
 from integrand.kernels import RBF, Linear, Periodic
+from integrand.posterior.model_findings import SLACK_SD
 
 # Short fits: the remarks on the model need a few draws of θ, not many.
 SETTINGS = {"target_ess": 50.0, "max_draws": 100, "chains": 2, "max_rounds": 3}
@@ -213,23 +218,74 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+# ---- the cost of inducing points, against the exact posterior
+
+
+def certificate(seed: int) -> dict[str, Any]:
+    """One random sparse fit and the exact one: spreads of gain and slack, and how far means of φ are moved."""
+    rng = np.random.default_rng([seed, 7])
+    n, d, m = int(rng.integers(60, 200)), int(rng.integers(1, 4)), int(np.exp(rng.uniform(np.log(5), np.log(60))))
+    X = _inputs(rng, n, d)
+    y = np.sin(rng.uniform(1.0, 4.0) * X[:, 0]) + 0.5 * X[:, -1] + rng.uniform(0.05, 0.6) * rng.standard_normal(n)
+    settings = SETTINGS | {"target_ess": 200.0, "max_draws": 400}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sparse = fit(X, y, seed=seed, n_inducing=m, **settings)
+        exact = fit(X, y, seed=seed, method="gpr-hmc", **settings)
+    s = sparse.sparseness
+    assert s is not None
+    assert sparse.verdict is not None
+    draws, truth = (p.chains.x.reshape(-1, p.model.n_theta) for p in (sparse, exact))
+    return {
+        "seed": seed,
+        "n": n,
+        "d": d,
+        "m": m,
+        "gain_sd": s.gain_sd,
+        "slack_sd": s.slack_sd,
+        "found": "sparse-posterior" in sparse.verdict.codes,
+        "moved": float(np.max(np.abs(draws.mean(axis=0) - truth.mean(axis=0)) / truth.std(axis=0))),
+    }
+
+
+def certificate_table(rows: list[dict[str, Any]]) -> str:
+    """Correlation of the spreads, and how often the finding fires by how far the posterior is moved."""
+    gain, slack = (np.array([row[name] for row in rows]) for name in ("gain_sd", "slack_sd"))
+    lines = [
+        f"{len(rows)} fits: the sd of the gain and the sd of the slack have correlation "
+        f"{np.corrcoef(gain, slack)[0, 1]:.2f}, their logarithms "
+        f"{np.corrcoef(np.log(gain + 1e-3), np.log(slack + 1e-3))[0, 1]:.2f}"
+    ]
+    said, true = gain > SLACK_SD, slack > SLACK_SD
+    hits, misses, alarms = int(np.sum(said & true)), int(np.sum(~said & true)), int(np.sum(said & ~true))
+    lines.append(f"sd of the gain above {SLACK_SD}: {hits} hits, {misses} misses, {alarms} false, by that of the slack")
+    moved, found = np.array([row["moved"] for row in rows]), np.array([row["found"] for row in rows])
+    far, near = moved > 1.0, moved <= 0.25
+    for label, some in (("above 1 sd", far), ("in between", ~far & ~near), ("below 0.25 sd", near)):
+        lines.append(f"a mean of φ moved {label}: sparse-posterior in {int(found[some].sum())} of {int(some.sum())}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("findings.jsonl"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--only", default=",".join(SITUATIONS))
+    parser.add_argument("--certificate", type=int, default=0, help="this many random fits, each beside the exact one")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
-    done = {(row["situation"], row["seed"]) for row in rows}
+    done = {(row.get("situation"), row["seed"]) for row in rows}
+    jobs = [(name, seed) for seed in range(arguments.seeds) for name in arguments.only.split(",")]
+    if arguments.certificate:
+        jobs = [(None, seed) for seed in range(arguments.certificate)]
     with arguments.out.open("a") as file:
-        for seed in range(arguments.seeds):
-            for name in arguments.only.split(","):
-                if (name, seed) not in done:
-                    rows.append(one(name, seed))
-                    file.write(json.dumps(rows[-1]) + "\n")
-                    file.flush()
-    print(table(rows))
+        for name, seed in jobs:
+            if (name, seed) not in done:
+                rows.append(certificate(seed) if name is None else one(name, seed))
+                file.write(json.dumps(rows[-1]) + "\n")
+                file.flush()
+    print(certificate_table(rows) if arguments.certificate else table(rows))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def second_opinion(
         f"Chains and weighted proposals disagree on {', '.join(differing[:3])}: chains have not drawn every part of "
         "the posterior as often as they should."
     )
-    return [Finding("proposals-disagree", True, sentence, "Draw more (a larger target_ess), or use another seed.")]
+    return [Finding("proposals-disagree", True, sentence, "Draw more (a larger `target_ess`), or use another seed.")]
 
 
 def _differs(x: Values, draws: Float[np.ndarray, "C n"], weights: Values) -> bool:
