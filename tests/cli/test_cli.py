@@ -227,3 +227,23 @@ def test_reproduce_says_where_the_experiments_are():
     result = CliRunner().invoke(app, ["reproduce", "uci", "--splits", "0-1"])
     assert result.exit_code == 2
     assert "python -m experiments uci --splits 0-1" in result.stderr
+
+
+def test_the_words_of_the_command_line(files):
+    """Remedies name flags, any setting may be given, JSON has all findings, and far rows are a line."""
+    few = ["--inducing", "4", "--max-draws", "20", "--target-ess", "1e9", "--set", "max_rounds=1", "--quiet"]
+    said = ok("fit", "train.csv", "--target", "y", "--out", "m", *few).stdout
+    assert "`--max-draws`" in said
+    assert "`max_draws`" not in said
+    assert "\nModel" in said
+    facts = json.loads(ok("fit", "train.csv", "--target", "y", "--out", "m", *few, "--json").stdout)
+    assert facts["verdict"] in said
+    assert [f["code"] for f in facts["findings"]] == facts["codes"]
+    assert {"draws", "model"} >= {f["about"] for f in facts["findings"]}
+    assert facts["sparseness"]["gain"] > 0.0
+    assert "target_accept" in run("fit", "train.csv", "--target", "y", "--out", "m", "--set", "target_accept=2").stderr
+    assert "more than a lengthscale outside" not in ok("predict", "m", "train.csv", "--out", "p.csv").stderr
+    far = table(25, seed=1)
+    far[["a", "b b"]] += 1e6
+    far.to_csv("far.csv", index=False)
+    assert "25 of 25 rows (100%) are more than a lengthscale outside" in ok("predict", "m", "far.csv").stderr

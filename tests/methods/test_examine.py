@@ -134,3 +134,15 @@ def test_counts_that_vary_too_much():
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = fit(X, y, method="svgp", likelihood="poisson", n_inducing=8, steps=300, kernel=RBF(lengthscale=2.0))
     assert "overdispersed" in found.verdict.codes
+
+
+@pytest.mark.parametrize("error", [np.linalg.LinAlgError("no factor"), KeyboardInterrupt()])
+def test_a_fit_is_not_lost_to_its_checks(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(examine, "_examination", fail)
+    found = fit(*data(), method="ml2", n_inducing=8, steps=20)
+    assert found.notes[-1].startswith("The model was not checked: ")
+    assert found.sparseness is None
+    assert found.ranges is not None

@@ -1,5 +1,6 @@
 import base64
 import dataclasses
+import math
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from integrand.errors import InputError
+from integrand.infer.verdict import Sparseness
 from integrand.report import report_html, write_report
 from integrand.report.sections import Subject, _verdict
 
@@ -145,6 +147,22 @@ def test_the_verdict_is_said_in_words(sampled, serious):
     assert serious.sentence in words
     assert serious.remedy in words
     assert "<noise>" not in content
+
+
+def test_remarks_on_the_model_stand_apart(sampled, serious):
+    said = Sparseness(30, 8, 0.2, 0.1, -1.0, math.nan, math.nan)
+    clean = dataclasses.replace(sampled.verdict, findings=(), sparseness=said)
+    content, words = verdict_of(dataclasses.replace(sampled, verdict=clean))
+    assert "✓ Converged" in words
+    assert "✓ ModelTwice the inducing points would gain 0.20 ± 0.10 nats and change nothing" in words
+    assert "warn" not in content
+
+    remark = dataclasses.replace(clean, findings=(serious._replace(code="skewed", serious=False),))
+    content, words = verdict_of(dataclasses.replace(sampled, verdict=remark))
+    assert "✓ Converged" in words
+    assert "! Model, with 1 remark" in words
+    assert serious.remedy in words
+    assert content.count('class="verdict good"') == content.count('class="verdict warn"') == 1
 
 
 def test_an_optimised_fit_says_so(optimised):

@@ -58,12 +58,17 @@ def examined(posterior: Posterior, problem: Problem, context: FitContext) -> Pos
     if verdict is None or context.interrupted or not problem.settings.check_model:
         return posterior
     context.phase("checks")
-    with one_blas_thread(problem.data.n_rows <= _EXACT_ROWS):
-        findings, sparseness = _examination(posterior, problem)
+    notes = posterior.notes
+    try:
+        with one_blas_thread(problem.data.n_rows <= _EXACT_ROWS):
+            findings, sparseness = _examination(posterior, problem)
+    except (ArithmeticError, MemoryError, np.linalg.LinAlgError, KeyboardInterrupt) as error:  # the fit is worth more
+        findings, sparseness = [], None
+        notes = (*notes, f"The model was not checked: {str(error) or type(error).__name__}.")
     context.clock.enter("")
     context.store.save_seconds(context.seconds)
     verdict = dataclasses.replace(verdict, findings=(*verdict.findings, *findings), sparseness=sparseness)
-    return dataclasses.replace(posterior, verdict=verdict, seconds=context.seconds)
+    return dataclasses.replace(posterior, verdict=verdict, notes=notes, seconds=context.seconds)
 
 
 def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding], Sparseness | None]:
