@@ -52,11 +52,11 @@ class SparseGP(BaseEstimator):
     random_state: Any
     run_dir: Any
 
-    def _fit(self, rows: np.ndarray, y: np.ndarray, target_name: Any, **model: Any) -> None:
+    def _fit(self, rows: np.ndarray, y: np.ndarray, target_name: Any, noise_variance: Any = None, **model: Any) -> None:
         """Run the method on checked rows and keep its posterior."""
         names = getattr(self, "feature_names_in_", None)
         self.posterior_ = fit(
-            ArrayRows(rows, y, None if names is None else list(names)),
+            ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance),
             kernel=self.kernel,
             method=self.method,
             mean=self.mean,
@@ -70,10 +70,14 @@ class SparseGP(BaseEstimator):
         )
         self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
 
-    def predict_distribution(self, X: Any, include_noise: bool = True) -> Predictive:
-        """The mixture itself: moments, quantiles, densities, CRPS and draws at the rows of X."""
+    def predict_distribution(self, X: Any, include_noise: bool = True, noise_variance: Any = None) -> Predictive:
+        """The mixture itself: moments, quantiles, densities, CRPS and draws at the rows of X.
+
+        `noise_variance` is the known variance of the noise of each row, as in `fit`.
+        """
         check_is_fitted(self)
-        return self.posterior_.predict(self._checked(X), include_noise=include_noise)
+        X = self._checked(X)
+        return self.posterior_.predict(X, include_noise=include_noise, noise_variance=noise_variance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `load` reads; see `integrand.storage.model_file`."""
@@ -214,7 +218,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
         Standard deviation of the observations and level of the function, in the units of y: a number or a prior. By
-        default the noise is inferred and the mean is that of y.
+        default the noise is inferred and the mean is that of y. `noise=0` is for rows whose noise is known,
+        `fit(X, y, noise_variance=v)`.
     bound : str, optional
         Collapsed bound of the sparse methods that have one: `titsias` or `tight`; by default that of the method.
     chains, target_ess, max_draws, max_minutes, target_accept
@@ -291,15 +296,26 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         self.random_state = random_state
         self.run_dir = run_dir
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (n_rows, n_features) and y (n_rows,): arrays, lists, pandas or polars."""
+    def fit(self, X: Any, y: Any, noise_variance: Any = None) -> Self:
+        """Fit to X (n_rows, n_features) and y (n_rows,): arrays, lists, pandas or polars.
+
+        `noise_variance` (n_rows,) is the known variance of the noise of each row, in squared units of y. The noise of
+        the model is added to it; `noise=0` leaves the known one alone. `set_fit_request(noise_variance=True)` makes
+        `cross_validate` and `GridSearchCV` hand it on.
+        """
         target_name = getattr(y, "name", None)
         rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
-        self._fit(rows, y, target_name, noise=self.noise, likelihood=self.likelihood, bound=self.bound)
+        model = {"noise": self.noise, "likelihood": self.likelihood, "bound": self.bound}
+        self._fit(rows, y, target_name, noise_variance, **model)
         return self
 
     def predict(
-        self, X: Any, return_std: bool = False, quantiles: Any = None, include_noise: bool = True
+        self,
+        X: Any,
+        return_std: bool = False,
+        quantiles: Any = None,
+        include_noise: bool = True,
+        noise_variance: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, ...]:
         """Mean of the mixture over all draws at each row of X, and on request its spread.
 
@@ -311,6 +327,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             Probabilities; adds the quantiles of the mixture.
         include_noise
             True for the spread of a new observation y, False for that of the function f. The mean is the same.
+        noise_variance
+            Known variance of the noise of each new observation, in squared units of y; see `fit`.
 
         Returns
         -------
@@ -318,7 +336,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         this order. `mean` and `std` have shape (n_rows,), `quantiles` has shape (n_rows, len(quantiles)).
         """
         levels = np.atleast_1d(checked_levels([] if quantiles is None else quantiles, "quantiles"))
-        predictive = self.predict_distribution(X, include_noise)
+        predictive = self.predict_distribution(X, include_noise, noise_variance)
         results = [predictive.mean]
         if return_std:
             results.append(predictive.sd)
@@ -327,22 +345,29 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         return results[0] if len(results) == 1 else tuple(results)
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = None, joint: bool = True, include_noise: bool = True
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: Any = None,
+        joint: bool = True,
+        include_noise: bool = True,
+        noise_variance: Any = None,
     ) -> np.ndarray:
         """Draws at the rows of X, shape (n_rows, n_samples).
 
         With `joint=True` a column is one draw of all rows together (a function, plus noise if that is included), which
         needs a matrix of n_rows x n_rows; with `joint=False` each row is drawn on its own.
         """
-        predictive = self.predict_distribution(X, include_noise)
+        predictive = self.predict_distribution(X, include_noise, noise_variance)
         rng = np.random.default_rng(seed_of(random_state))
         return (predictive.sample_joint if joint else predictive.sample)(rng, n_samples).T
 
-    def log_density(self, X: Any, y: Any) -> np.ndarray:
+    def log_density(self, X: Any, y: Any, noise_variance: Any = None) -> np.ndarray:
         """Log density of each y at its row of X under the mixture, in nats and the units of y; shape (n_rows,)."""
         check_is_fitted(self)
         X, y = self._checked(X, y=y, y_numeric=True)
-        return self.posterior_.predict(X, include_noise=True).log_density(np.asarray(y, float))
+        predictive = self.posterior_.predict(X, include_noise=True, noise_variance=noise_variance)
+        return predictive.log_density(np.asarray(y, float))
 
     @classmethod
     def _own_parameters(cls, saved: SavedModel) -> dict[str, Any]:

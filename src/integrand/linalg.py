@@ -55,12 +55,14 @@ class Jitter(NamedTuple):
         return self.add_to(kernel.gram(Z), kernel.diagonal(Z))
 
 
-def covariance_root(covariance: Float[np.ndarray, "T T"], extra: float) -> Float[np.ndarray, "T T"]:
-    """Lower Cholesky factor of covariance + extra I, with the smallest jitter of `JITTER_LADDER` for which it exists.
+def covariance_root(
+    covariance: Float[np.ndarray, "T T"], extra: float | Float[np.ndarray, " T"]
+) -> Float[np.ndarray, "T T"]:
+    """Lower Cholesky factor of covariance + diag(extra), with the smallest of `JITTER_LADDER` for which it exists.
 
     If there is none, eigenvalues below the last of them are raised to it.
     """
-    scale = float(np.mean(np.diagonal(covariance))) + extra
+    scale = float(np.mean(np.diagonal(covariance) + extra))
     identity = np.eye(len(covariance))
     for jitter in JITTER_LADDER:
         try:

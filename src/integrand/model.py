@@ -77,7 +77,8 @@ class Model:
         Names of the input columns, or how many there are.
     noise
         Standard deviation of the observations: a number, a prior, or None for the preset's. For a Student-t
-        likelihood its scale; likelihoods without noise (Bernoulli, Poisson) leave it out.
+        likelihood its scale; likelihoods without noise (Bernoulli, Poisson) leave it out. Zero is for rows that come
+        with their own `noise_variance` and have no other noise.
     mean
         The constant that the function varies around: a number or a prior. None is the mean of y.
     priors
@@ -338,12 +339,20 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
     if not isinstance(value, (int, float, tuple)):
         raise InputError(f"{field_info.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
     if np.shape(value) and field_info.field in ("noise", "mean"):
-        raise InputError(
-            f"{field_info.field} is one number or one prior for all rows, not {len(value)} numbers"  # pyright: ignore[reportArgumentType]
-        )
+        known = " (known variances of each row are `noise_variance` of `fit`)" if field_info.path == "noise" else ""
+        count = np.size(value)
+        raise InputError(f"{field_info.field} is one number or one prior for all rows, not {count} numbers{known}")
     numbers = np.asarray(value, float)
+    if field_info.path == "noise" and value == 0.0:
+        return  # for rows whose noise is known: `fit` refuses it for others
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
         raise InputError(f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+
+
+def check_gaussian(likelihood: Likelihood) -> None:
+    """A known noise variance has a meaning for Gaussian noise alone."""
+    if not isinstance(likelihood, Gaussian):
+        raise InputError(f"a {likelihood.name} likelihood takes no noise_variance: leave it out, or use Gaussian noise")
 
 
 def describe_model(model: Model) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 `titsias` is that of Titsias (2009), the paper's equation (7), and `tight` that of Titsias (2025).
 
-With K = k(Z, X), Kmm = k(Z, Z) + jitter = L Lᵀ, Li = L⁻¹, s = σ² and residuals r = y - mean:
+With K = k(Z, X), Kmm = k(Z, Z) + jitter = L Lᵀ, Li = L⁻¹ and residuals r = y - mean. The noise of row n has variance
+sₙ = σ², or σ² + vₙ where a part vₙ of it is known; S = diag(s):
 
-    A = Li K,  W = A Aᵀ,  w = A r,  B = I + W/s = LB LBᵀ,  c = LB⁻¹ w / s
-    L(θ, Z) = -N/2 log 2πs - Σ log diag LB - rᵀr/2s + cᵀc/2 - Σ k(x, x)/2s + tr W / 2s
+    A = Li K,  W = A S⁻¹ Aᵀ,  w = A S⁻¹ r,  B = I + W = LB LBᵀ,  c = LB⁻¹ w
+    L(θ, Z) = -½ Σ log 2πsₙ - Σ log diag LB - ½ rᵀS⁻¹r + ½ cᵀc - ½ Σ k(xₙ, xₙ)/sₙ + ½ tr W
 
-The last two terms are -½ Σ k̃ₙ/s, with k̃ₙ = k(xₙ, xₙ) - aₙᵀaₙ ≥ 0 and aₙ the columns of A. The tight bound has
--½ Σ log(1 + k̃ₙ/s) in their place. It is never lower, and it has the same q*(u).
+The last two terms are -½ Σ k̃ₙ/sₙ, with k̃ₙ = k(xₙ, xₙ) - aₙᵀaₙ ≥ 0 and aₙ the columns of A. The tight bound has
+-½ Σ log(1 + k̃ₙ/sₙ) in their place. It is never lower, and it has the same q*(u).
 
 The rows of the data enter only through sums. K Kᵀ is never formed: accumulated first and whitened afterwards it
 loses digits. The gradient is the closed form in the same whitened coordinates, not autodiff.
@@ -41,16 +42,17 @@ _ROUNDING = 0.5
 
 
 class RowSums(NamedTuple):
-    """Everything the bound needs to know about the rows of the data."""
+    """Everything the bound needs to know about the rows of the data; each row counts 1/sₙ."""
 
-    W: Float[Array, "M M"]  # A Aᵀ
-    w: Float[Array, " M"]  # A r
-    a: Float[Array, " M"]  # Σ of the columns of A (for the gradient of a constant mean)
-    rr: Float[Array, ""]  # rᵀr
-    r: Float[Array, ""]  # Σ r
-    k: Float[Array, ""]  # Σ k(x, x)
-    logs: Float[Array, ""] | None = None  # Σ log(1 + k̃/s), for the tight bound alone
-    delta: Float[Array, ""] | None = None  # Σ δ, δ = k̃ / s(s + k̃) = 1/s - 1/(s + k̃): for its gradient
+    W: Float[Array, "M M"]  # A S⁻¹ Aᵀ
+    w: Float[Array, " M"]  # A S⁻¹ r
+    a: Float[Array, " M"]  # Σ aₙ/sₙ (for the gradient of a constant mean)
+    rr: Float[Array, ""]  # rᵀS⁻¹r
+    r: Float[Array, ""]  # Σ rₙ/sₙ
+    k: Float[Array, ""]  # Σ k(xₙ, xₙ)/sₙ
+    log_s: Float[Array, ""]  # Σ log sₙ
+    logs: Float[Array, ""] | None = None  # Σ log(1 + k̃ₙ/sₙ), for the tight bound alone
+    delta: Float[Array, ""] | None = None  # Σ δₙ, δ = k̃ / s(s + k̃) = 1/s - 1/(s + k̃): for its gradient
 
 
 class Factors(NamedTuple):
@@ -61,7 +63,6 @@ class Factors(NamedTuple):
     LB: Float[Array, "M M"]
     c: Float[Array, " M"]
     sums: RowSums
-    variance: Float[Array, ""]  # s = σ²
     ok: Bool[Array, ""]  # both factorisations exist
 
 
@@ -72,36 +73,36 @@ def _open_variance(A: Array, variances: Array) -> Array:
 
 def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, tight: bool, keep: bool) -> tuple[RowSums, Any]:
     """The one pass over the rows behind the bound's value, and the blocks of A and k̃ if they are kept."""
-    s = gp.noise**2
 
     def block(rows: RowBlock):
         A = Li @ rows.masked(gp.kernel(Z, rows.X))
-        r = rows.masked(rows.y - gp.mean)
-        variances = rows.masked(gp.kernel.diagonal(rows.X))
-        sums = RowSums(
-            W=A @ A.T,
-            w=A @ r,
-            a=jnp.sum(A, axis=1),
-            rr=r @ r,
-            r=jnp.sum(r),
-            k=jnp.sum(variances),
-        )
-        left = _open_variance(A, variances) if tight else None
+        r, k = rows.masked(rows.y - gp.mean), rows.masked(gp.kernel.diagonal(rows.X))
+        s = rows.variance(gp.noise)
+        if data.has_noise_variance:
+            As, rs, log_s = A / s, r / s, jnp.sum(rows.masked(jnp.log(s)))
+            sums = RowSums(As @ A.T, A @ rs, jnp.sum(As, axis=1), r @ rs, jnp.sum(rs), jnp.sum(k / s), log_s)
+        else:  # divided by s below, once for all rows
+            sums = RowSums(A @ A.T, A @ r, jnp.sum(A, axis=1), r @ r, jnp.sum(r), jnp.sum(k), jnp.zeros(()))
+        left = _open_variance(A, k) if tight else None
         if left is not None:
             sums = sums._replace(logs=jnp.sum(jnp.log1p(left / s)), delta=jnp.sum(left / (s * (s + left))))
         return sums, (A, left) if keep else None
 
-    return data.sum_and_keep(block)
+    sums, kept = data.sum_and_keep(block)
+    if not data.has_noise_variance:
+        s = gp.noise**2
+        W, w, a, rr, r, k = (total / s for total in sums[:6])
+        sums = RowSums(W, w, a, rr, r, k, data.n_rows * jnp.log(s), sums.logs, sums.delta)
+    return sums, kept
 
 
 def _factorise(gp: GP, Z: Array, data: Dataset, jitter: Jitter, bound: str, keep: bool = False) -> tuple[Factors, Any]:
     L, ok_L = cholesky(jitter.gram(gp.kernel, Z))
     Li = triangular_inverse(L)
     sums, kept = _row_sums(gp, Z, Li, data, bound == "tight", keep)
-    s = gp.noise**2
-    LB, ok_B = cholesky(jnp.eye(Z.shape[0]) + sums.W / s)
-    c = jax.scipy.linalg.solve_triangular(LB, sums.w, lower=True) / s
-    return Factors(L, Li, LB, c, sums, s, ok_L & ok_B), kept
+    LB, ok_B = cholesky(jnp.eye(Z.shape[0]) + sums.W)
+    c = jax.scipy.linalg.solve_triangular(LB, sums.w, lower=True)
+    return Factors(L, Li, LB, c, sums, ok_L & ok_B), kept
 
 
 def factorise(
@@ -113,20 +114,21 @@ def factorise(
 
 def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     """L(θ, Z), or -inf where a factorisation failed."""
-    sums, s = factors.sums, factors.variance
-    log_normaliser = -0.5 * n_rows * jnp.log(2.0 * math.pi * s) - log_diagonal_sum(factors.LB)
-    fit = -0.5 * sums.rr / s + 0.5 * jnp.sum(factors.c**2)
-    trace = -0.5 * (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s
+    sums = factors.sums
+    log_normaliser = -0.5 * (n_rows * math.log(2.0 * math.pi) + sums.log_s) - log_diagonal_sum(factors.LB)
+    fit = -0.5 * sums.rr + 0.5 * jnp.sum(factors.c**2)
+    trace = -0.5 * (sums.k - jnp.sum(jnp.diagonal(sums.W)))
     bound = log_normaliser + fit + (trace if sums.logs is None else -0.5 * sums.logs)
     # `fit` and `trace` are never positive. Rounding, divided by next to no noise, can make them so: reject the point.
     # This holds for the tight bound as well: its k̃ are floored at zero, but wrong by as much.
     rounded_away = (fit > _ROUNDING) | (trace > _ROUNDING)
-    ok = factors.ok & jnp.isfinite(bound) & (s > LEAST_VARIANCE) & ~rounded_away
+    noisy = sums.log_s > n_rows * math.log(LEAST_VARIANCE)
+    ok = factors.ok & jnp.isfinite(bound) & noisy & ~rounded_away
     return jnp.where(ok, bound, -jnp.inf)
 
 
 class InducingPosterior(NamedTuple):
-    """q*(u) = N(L m, L S Lᵀ) in whitened coordinates: m = B⁻¹ w / s and S = B⁻¹ = (LB LBᵀ)⁻¹.
+    """q*(u) = N(L m, L S Lᵀ) in whitened coordinates: m = B⁻¹ w and S = B⁻¹ = (LB LBᵀ)⁻¹.
 
     The paper's m* = σ⁻² Kmm (Kmm + σ⁻² Kmn Knm)⁻¹ Kmn y (its text drops Kmm, the inverse and Kmn y) is L m.
     """
@@ -181,17 +183,19 @@ def _bound_forward(jitter: Jitter, bound: str, gp: GP, Z: Array, data: Dataset):
 def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
     """∂L/∂(θ, Z), with B⁻¹ = LB⁻ᵀ LB⁻¹, b = LB⁻ᵀ c and G = I - B⁻¹ - b bᵀ.
 
-    ∂L/∂Kmm = ½ Liᵀ (G - W/s) Li          ∂L/∂K = (Liᵀ G / s) A + (Liᵀ b / s) rᵀ
-    ∂L/∂k(xₙ, xₙ) = -1/2s                  ∂L/∂mean = (Σr - bᵀ Σₙ aₙ) / s
-    ∂L/∂s = (tr B⁻¹W + bᵀWb + rᵀr + Σk(x, x) - tr W) / 2s² - (cᵀc + N/2) / s
+    ∂L/∂Kmm = ½ Liᵀ (G - W) Li             ∂L/∂K = Liᵀ (G A + b rᵀ) S⁻¹
+    ∂L/∂k(xₙ, xₙ) = -1/2sₙ                 ∂L/∂mean = Σ (rₙ - bᵀaₙ)/sₙ
+    ∂L/∂sₙ = (aₙᵀB⁻¹aₙ + (rₙ - bᵀaₙ)² + k̃ₙ) / 2sₙ² - 1/2sₙ, and ∂L/∂σ² is the sum of these
 
-    The tight bound has 1/(s + k̃ₙ) = 1/s - δₙ in place of 1/s wherever a row is weighed by it, Δ = diag(δ):
+    The tight bound has 1/(sₙ + k̃ₙ) = 1/sₙ - δₙ in place of 1/sₙ wherever a row is weighed by it, Δ = diag(δ):
 
     ∂L/∂Kmm + ½ Liᵀ A Δ Aᵀ Li              ∂L/∂K - Liᵀ A Δ
-    ∂L/∂k(xₙ, xₙ) + ½ δₙ                   ∂L/∂s - (Σk(x, x) - tr W) / 2s² + ½ Σ δₙ
+    ∂L/∂k(xₙ, xₙ) + ½ δₙ                   ∂L/∂sₙ - k̃ₙ/2sₙ² + ½ δₙ
+
+    Where all sₙ are σ², G/s is formed once, and ∂L/∂σ² comes from the sums that are there already.
     """
-    gp, Z, data, (_, Li, LB, c, sums, s, _), kept, finite = saved
-    tight = bound == "tight"
+    gp, Z, data, (_, Li, LB, c, sums, _), kept, finite = saved
+    tight, s = bound == "tight", gp.noise**2
     LBi = triangular_inverse(LB)
     Bi = transposed(LBi) @ LBi
     b = c @ LBi
@@ -205,28 +209,38 @@ def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
 
         (K, variances), pull = jax.vjp(covariances, gp.kernel, Z)
         A, left = (Li @ rows.masked(K), None) if kept_block is None else kept_block
-        r = rows.masked(rows.y - gp.mean)
-        dK = P @ A + p[:, None] * r[None, :]  # zero in padding, as A and r are
-        dk = jnp.full(len(r), -0.5) / s
+        r, k = rows.masked(rows.y - gp.mean), rows.masked(variances)
+        sn = rows.variance(gp.noise)
+        weight, ds = rows.masked(jnp.ones(len(r)) / sn), None  # zero in padding, as A and r are
+        if data.has_noise_variance:
+            T = G @ A + b[:, None] * r[None, :]
+            dK = LiT @ (T * weight)
+            squares = jnp.sum(A * (A - T), axis=0) + r * (r - b @ A)  # aₙᵀB⁻¹aₙ + (rₙ - bᵀaₙ)²
+            trace = 0.0 if tight else weight**2 * (k - jnp.sum(A**2, axis=0))
+            ds = 0.5 * jnp.sum(weight * (weight * squares - 1.0) + trace)
+        else:
+            dK = P @ A + p[:, None] * r[None, :]
         if not tight:
-            return pull((dK, rows.masked(dk))), None
-        left = _open_variance(A, rows.masked(variances)) if left is None else left
-        delta = left / (s * (s + left))
+            return pull((dK, -0.5 * weight)), None, ds
+        left = _open_variance(A, k) if left is None else left
+        delta = left / (sn * (sn + left))
         A_delta = A * delta[None, :]
-        return pull((dK - LiT @ A_delta, rows.masked(dk + 0.5 * delta))), A_delta @ A.T
+        return pull((dK - LiT @ A_delta, 0.5 * (delta - weight))), A_delta @ A.T, ds
 
-    from_rows, W_delta = data.sum(block, kept)
+    from_rows, W_delta, ds = data.sum(block, kept)
 
-    weighed = G - sums.W / s if W_delta is None else G - sums.W / s + W_delta
+    weighed = G - sums.W if W_delta is None else G - sums.W + W_delta
     dKmm = 0.5 * (LiT @ (weighed @ Li))
     _, pull = jax.vjp(jitter.gram, gp.kernel, Z)
     d_kernel, dZ = jax.tree.map(jnp.add, from_rows, pull(dKmm))
 
-    quadratic = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr
-    ds = 0.5 * quadratic / s**2 - (jnp.sum(c**2) + 0.5 * data.n_rows) / s
-    trace = (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s**2
+    trace = 0.0
+    if ds is None:
+        squares = jnp.sum(Bi * sums.W) + b @ sums.W @ b + sums.rr
+        ds = (0.5 * squares - jnp.sum(c**2) - 0.5 * data.n_rows) / s
+        trace = (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s
     ds = ds + 0.5 * (trace if sums.delta is None else sums.delta)
-    d_mean = (sums.r - b @ sums.a) / s
+    d_mean = sums.r - b @ sums.a
     gradient = (GP(d_kernel, 2.0 * gp.noise * ds, d_mean), dZ)
     # Where the bound is -inf its gradient is zero: a sampler must see a rejected point, not NaN.
     scaled = jax.tree.map(lambda g: jnp.where(finite, cotangent * g, 0.0), gradient)

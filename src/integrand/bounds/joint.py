@@ -13,6 +13,7 @@ along. *Sites* take its place: a Gaussian in f takes the place of row n, with pr
 
     B = I + A Ω Aᵀ/σ² = LB LBᵀ,  m = B⁻¹ A (λ - ω mean)/σ²,  v = m + LB⁻ᵀ ε
 
+(Where a part of a row's noise is known, σ² is σ² plus that part.)
 and ε is close to a standard normal at every θ. Gaussian noise has ω = 1 and λ = y, nothing is approximate, and
 log N(v; 0, I) + ℓ + log |∂v/∂ε| is the collapsed bound plus log N(ε; 0, I).
 """
@@ -117,11 +118,13 @@ def refined_sites(
         mean, variance = _marginals(gp, v, *_explained(gp, inducing, rows))
 
         def slope(mean):
-            return jax.grad(lambda m: jnp.sum(likelihood.expected_log_prob(rows.y, m, variance, gp.noise)))(mean)
+            noise = _noise(gp, rows)
+            return jax.grad(lambda m: jnp.sum(likelihood.expected_log_prob(rows.y, m, variance, noise)))(mean)
 
         g, curvature = jax.jvp(slope, (mean,), (jnp.ones_like(mean),))
         omega = jnp.maximum(-curvature, 0.0)
-        return 0.0, Sites((omega * mean + g) * gp.noise**2, omega * gp.noise**2)
+        s = rows.variance(gp.noise)
+        return 0.0, Sites((omega * mean + g) * s, omega * s)
 
     return data.sum_and_keep(block)[1]
 
@@ -200,7 +203,12 @@ def _expected(likelihood: Likelihood, jitter: Jitter, gp: GP, Z: Array, v: Array
 
 def _block(likelihood: Likelihood, gp: GP, v: Array, rows: RowBlock, A: Array, variances: Array) -> Array:
     mean, variance = _marginals(gp, v, A, variances)
-    return jnp.sum(rows.masked(likelihood.expected_log_prob(rows.y, mean, variance, gp.noise)))
+    return jnp.sum(rows.masked(likelihood.expected_log_prob(rows.y, mean, variance, _noise(gp, rows))))
+
+
+def _noise(gp: GP, rows: RowBlock) -> Any:
+    """The standard deviation of each row's noise: σ, or √(σ² + vₙ)."""
+    return gp.noise if rows.noise_variance is None else jnp.sqrt(rows.variance(gp.noise))
 
 
 def _centred(
@@ -225,13 +233,14 @@ def _moments(gp: GP, inducing: _Inducing, sites: Sites, data: Dataset, keep: boo
 
     def block(rows: RowBlock, site: Sites):
         A, variances = _explained(gp, inducing, rows)
-        linear, omega = (rows.masked(s) for s in (site.linear - site.precision * gp.mean, site.precision))  # pyright: ignore[reportArgumentType]
-        return (_outer(A * jnp.sqrt(omega)[None, :]), A @ linear), (A, variances) if keep else None
+        s, omega = rows.variance(gp.noise), rows.masked(site.precision)  # pyright: ignore[reportArgumentType]
+        linear = (rows.masked(site.linear) - omega * gp.mean) / s  # pyright: ignore[reportArgumentType]
+        root = jnp.sqrt(omega) / jnp.sqrt(s)  # ω may be zero, where a root has no slope, but it depends on no parameter
+        return (_outer(A * root[None, :]), A @ linear), (A, variances) if keep else None
 
     (W, w), saved_blocks = data.sum_and_keep(_sparing(block, inducing.Z, data), sites)
-    s = gp.noise**2
-    LB, ok = cholesky(jnp.eye(len(w)) + W / s)
-    c = solve_triangular(LB, w / s, lower=True)
+    LB, ok = cholesky(jnp.eye(len(w)) + W)
+    c = solve_triangular(LB, w, lower=True)
     return solve_triangular(LB, c, lower=True, trans=1), LB, ok, saved_blocks
 
 
@@ -274,7 +283,9 @@ def _finite(function: Any, likelihood: Likelihood, jitter: Jitter, point: tuple,
 
 def _finite_forward(function: Any, likelihood: Likelihood, jitter: Jitter, point: tuple, data: Dataset):
     value, pull = jax.vjp(lambda *p: function(likelihood, jitter, *p, data), *point)
-    usable = jnp.isfinite(value) & (point[0].noise ** 2 > LEAST_VARIANCE)
+    usable = jnp.isfinite(value)
+    if not data.has_noise_variance:
+        usable &= point[0].noise ** 2 > LEAST_VARIANCE
     return jnp.where(usable, value, -jnp.inf), (pull, usable)
 
 

@@ -14,16 +14,16 @@ from integrand.precision import in_float64
 
 
 def upper_bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
-    """U = -½ log |Q + sI| - ½ rᵀ(Q + (s + t) I)⁻¹ r - N/2 log 2π with Q = AᵀA and t = tr(K - Q).
+    """U = -½ log |Q + S| - ½ rᵀ(Q + (1 + t) S)⁻¹ r - N/2 log 2π with Q = AᵀA and t = tr S⁻¹(K - Q).
 
-    Since K ⪯ Q + tI and |K + sI| ≥ |Q + sI|, U ≥ log p(y | θ). +inf where a factorisation failed.
+    Since K ⪯ Q + tS and |K + S| ≥ |Q + S|, U ≥ log p(y | θ). +inf where a factorisation failed.
     """
-    sums, s = factors.sums, factors.variance
-    loose = s + jnp.maximum(sums.k - jnp.trace(sums.W), 0.0)
+    sums = factors.sums
+    loose = 1.0 + jnp.maximum(sums.k - jnp.trace(sums.W), 0.0)
     LT, ok = cholesky(jnp.eye(sums.W.shape[0]) + sums.W / loose)
     c = jax.scipy.linalg.solve_triangular(LT, sums.w, lower=True) / loose
     quadratic = sums.rr / loose - jnp.sum(c**2)
-    log_determinant = n_rows * jnp.log(s) + 2.0 * log_diagonal_sum(factors.LB)
+    log_determinant = sums.log_s + 2.0 * log_diagonal_sum(factors.LB)
     upper = -0.5 * (log_determinant + quadratic + n_rows * math.log(2 * math.pi))
     return jnp.where(factors.ok & ok & jnp.isfinite(upper), upper, jnp.inf)
 

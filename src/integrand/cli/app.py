@@ -112,6 +112,9 @@ def fit(
     run_dir: Annotated[Path | None, typer.Option(help="keep state here, for `integrand resume`")] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
+    noise_column: Annotated[
+        str | None, typer.Option(help="column with the known variance of each row's noise, in squared units of y")
+    ] = None,
     memory: Annotated[
         int, typer.Option(help="MB that the rows may take; a larger Parquet table is read at every pass")
     ] = 1024,
@@ -131,6 +134,7 @@ def fit(
         data,
         target,
         columns=selection(features, drop, ids, dates, sep),
+        noise_column=noise_column,
         memory=memory * 2**20,
         processes=group,
         method=method,
@@ -219,6 +223,9 @@ def predict(
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
     sep: Sep = None,
+    noise_column: Annotated[
+        str | None, typer.Option(help="known variance of each row's noise; default: that of the fit, if it is there")
+    ] = None,
     seed: Seed = 0,
     modules: Import = None,
 ) -> None:
@@ -226,7 +233,7 @@ def predict(
     from integrand.cli.commands import predict_table
 
     import_modules(modules)
-    predict_table(model, data, out, quantiles, samples, seed, sep)
+    predict_table(model, data, out, quantiles, samples, seed, sep, noise_column)
 
 
 @command

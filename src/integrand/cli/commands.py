@@ -25,6 +25,7 @@ from integrand.data.tables import (
     TableBlock,
     block_writer,
     check_written,
+    column_names,
     read_table,
     table_blocks,
 )
@@ -64,13 +65,15 @@ def fit_table(
 ) -> tuple[Posterior, dict[str, Any]]:
     """Fit the table; the record says what a model file needs beyond the posterior."""
     run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
+    noise_column = arguments.pop("noise_column", None)
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
     tree, columns = parse_kernel(kernel), columns or Selection()
     noise, mean = _value(arguments.pop("noise", None)), _value(arguments.pop("mean", None))
+    record |= {} if noise_column is None else {"noise_column": noise_column}
     method, priors = arguments.pop("method"), arguments.pop("priors")
     likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
-    rows, dates = _rows(data, target, columns, memory, processes)
+    rows, dates = _rows(data, target, columns, memory, processes, noise_column)
     model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method))
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     for finding in spec.findings if processes.is_leader else ():
@@ -88,7 +91,7 @@ def _value(text: str | None) -> Any:
 
 
 def _rows(
-    data: Path, target: str, columns: Selection, memory: int, processes: Processes
+    data: Path, target: str, columns: Selection, memory: int, processes: Processes, noise_column: str | None
 ) -> tuple[RowSource, tuple[DateRule, ...]]:
     """The rows of a table. One file that fits in memory is read as a whole; else rows stay in their Parquet files."""
     several, parquet = data.is_dir() or glob.has_magic(str(data)), data.suffix in PARQUET
@@ -97,12 +100,16 @@ def _rows(
     if (several or processes.size > 1) and columns.chooses:
         raise InputError("--features, --drop, --id and --dates are for one file and one process: choose columns before")
     if several or (parquet and not columns.chooses and (processes.size > 1 or data.exists())):
-        rows = open_rows(data, target, memory=memory, processes=processes)
+        rows = open_rows(data, target, memory=memory, processes=processes, noise_column=noise_column)
         if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
             return rows, ()
-    X, y, names, dates, remarks = read_table(data, columns.sep).choose(target, columns)
+    table, v = read_table(data, columns.sep), None
+    if noise_column is not None:
+        v = table.columns([noise_column])[:, 0]
+        columns = dataclasses.replace(columns, drop=(*columns.drop, noise_column))
+    X, y, names, dates, remarks = table.choose(target, columns)
     say(remarks)
-    return ArrayRows(X, y, names), dates
+    return ArrayRows(X, y, names, noise_variance=v), dates
 
 
 def resume_run(
@@ -177,7 +184,7 @@ def finish_fit(
         feature_ranges=np.array(record["ranges"]),
         target_name=record["target"],
         settings=record["settings"] | {"kernel": record["kernel"]},
-        extra={name: record[name] for name in ("data", "n_rows", "dates", "ids") if name in record},
+        extra={name: record[name] for name in ("data", "n_rows", "dates", "ids", "noise_column") if name in record},
     )
     verdict = posterior.verdict
     said = "Optimised." if verdict is None else verdict.text(words)
@@ -241,7 +248,14 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
 
 
 def predict_table(
-    model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int, sep: str | None
+    model: Path,
+    data: Path,
+    out: Path | None,
+    quantiles: str,
+    samples: int,
+    seed: int,
+    sep: str | None,
+    noise_column: str | None = None,
 ) -> None:
     """Predictions for each row of a table, in blocks of rows, behind the columns that name the rows."""
     levels = _levels(quantiles)
@@ -252,14 +266,20 @@ def predict_table(
         check_output(out)
     saved, rng = load_model(model), np.random.default_rng(seed)
     outside: list[np.ndarray] = []
+    names, known = [*saved.feature_names], noise_column or saved.extra.get("noise_column")
+    if known and noise_column is None and known not in column_names(data, sep):
+        without = "sd_y and the quantiles are without the known noise"
+        print(f"integrand: {data} has no column {known!r}: {without}", file=sys.stderr)
+        known = None
 
     def predicted(block: TableBlock) -> dict[str, np.ndarray]:
-        outside.append(saved.posterior.outside(block.X) > 1.0)
-        return block.ids | _predict(saved, block.X, levels, samples, rng)
+        X = block.X[:, : len(names)]
+        outside.append(saved.posterior.outside(X) > 1.0)
+        return block.ids | _predict(saved, X, levels, samples, rng, block.X[:, -1] if known else None)
 
     ids = (saved.extra or {}).get("ids", ())
-    read = table_blocks(data, saved.feature_names, _ROWS_AT_ONCE, dates=_dates(saved), ids=ids, sep=sep)
-    blocks = map(predicted, read)
+    wanted = [*names, known] if known else names
+    blocks = map(predicted, table_blocks(data, wanted, _ROWS_AT_ONCE, dates=_dates(saved), ids=ids, sep=sep))
     if out is not None:
         with block_writer(out) as write:
             for block in blocks:
@@ -273,8 +293,10 @@ def predict_table(
         print(f"integrand: {text}", file=sys.stderr)
 
 
-def _predict(saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng) -> dict[str, np.ndarray]:
-    y = saved.posterior.predict(X, include_noise=True)
+def _predict(
+    saved: SavedModel, X: np.ndarray, levels: list[float], samples: int, rng: np.random.Generator, known: Any
+) -> dict[str, np.ndarray]:
+    y = saved.posterior.predict(X, include_noise=True, noise_variance=known)
     columns = {"mean": y.mean, "sd_f": y.latent().sd, "sd_y": y.sd}
     if levels:
         columns |= {f"q{p:g}": q for p, q in zip(levels, y.quantile(np.array(levels)), strict=True)}
@@ -296,28 +318,35 @@ def _dates(saved: SavedModel) -> list[DateRule]:
     return [DateRule(**rule) for rule in (saved.extra or {}).get("dates", ())]
 
 
-def _with_target(saved: SavedModel, data: Path, target: str | None, sep: str | None) -> tuple[np.ndarray, np.ndarray]:
+def _with_target(
+    saved: SavedModel, data: Path, target: str | None, sep: str | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Inputs, target, and the known noise variance of each row if the model was fitted with one."""
     table = read_table(data, sep)
     name = target or saved.target_name
     if name is None:
         raise InputError("the model does not say what it predicts: give --target")
-    return table.columns(saved.feature_names, _dates(saved)), table.columns([name])[:, 0]
+    known = saved.extra.get("noise_column")
+    v = None if known is None else table.columns([known])[:, 0]
+    return table.columns(saved.feature_names, _dates(saved)), table.columns([name])[:, 0], v
 
 
 def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep: str | None) -> dict[str, float]:
     """Metrics of a model on a table with the target; `joint` adds the density of all rows together."""
     saved = load_model(model)
-    X, y = _with_target(saved, data, target, sep)
+    X, y, v = _with_target(saved, data, target, sep)
     total: dict[str, float] = {}
     for i in range(0, len(y), _ROWS_AT_ONCE):  # every metric but the joint one is a mean over rows
         block = slice(i, i + _ROWS_AT_ONCE)
-        scores = evaluate(saved.posterior.predict(X[block], include_noise=True).mixture(), y[block])
+        known = None if v is None else v[block]
+        predictive = saved.posterior.predict(X[block], include_noise=True, noise_variance=known)
+        scores = evaluate(predictive.mixture(), y[block])
         scores["rmse"] = scores["rmse"] ** 2
         for name, value in scores.items():
             total[name] = total.get(name, 0.0) + float(value) * len(y[block]) / len(y)
     total["rmse"] = float(np.sqrt(total["rmse"]))
     if joint:
-        densities = saved.posterior.predict(X, include_noise=True).joint_log_density(y)
+        densities = saved.posterior.predict(X, include_noise=True, noise_variance=v).joint_log_density(y)
         total["joint_nlpd"] = float(joint_nlpd(densities, len(y)))
     return total
 

@@ -61,3 +61,17 @@ def _refuse_non_finite(array: np.ndarray, name: str) -> None:
         raise InputError(
             f"{name} has {int(bad.sum())} NaN or infinite values, the first at {position}: drop or impute them"
         )
+
+
+def checked_variances(values: Any, n_rows: int) -> np.ndarray:
+    """Known noise variances as float64 (N,), finite and not negative, or an InputError that names what is wrong."""
+    v = _numbers(values, "noise_variance")
+    if v.shape != (n_rows,):
+        raise InputError(f"noise_variance has shape {v.shape}: one number for each of the {n_rows} rows is needed")
+    _refuse_non_finite(v, "noise_variance")
+    if (v < 0).any():
+        row = int(np.argmax(v < 0))
+        raise InputError(
+            f"noise_variance is {v[row]:g} in row {row}: a variance, in squared units of y, is not negative"
+        )
+    return v

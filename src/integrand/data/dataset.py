@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from integrand.data.checks import checked_rows
+from integrand.data.checks import checked_rows, checked_variances
 from integrand.data.devices import DeviceMesh
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.streaming import Stream
@@ -32,11 +32,19 @@ def block_rows_for(n_inducing: int) -> int:
 
 
 class RowBlock(NamedTuple):
-    """One block of rows. Padding rows are zero and have weight 0; without any, `weight` is None."""
+    """One block of rows. Padding rows are zero and have weight 0; without any, `weight` is None.
+
+    Where the variance of each row's noise is known, it is in `noise_variance` (1 in the padding).
+    """
 
     X: Float[Array, "..."]
     y: Float[Array, "..."]
     weight: Float[Array, "..."] | None
+    noise_variance: Float[Array, "..."] | None = None
+
+    def variance(self, noise: Any) -> Any:
+        """sₙ = σ² + vₙ: a number for each row, or σ² alone where no vₙ is known."""
+        return noise**2 if self.noise_variance is None else noise**2 + self.noise_variance
 
     def masked(self, values: Float[Array, "..."]) -> Float[Array, "..."]:
         """`values`, whose last axis runs over the rows, with zeros in the padding."""
@@ -59,20 +67,30 @@ class Dataset(eqx.Module):
 
     @classmethod
     @in_float64
-    def of(cls, X: Any, y: Any, block_rows: int = 1024) -> "Dataset":
-        """Check X (N, D) and y (N,) and cut them into near-equal blocks of at most `block_rows` rows."""
+    def of(cls, X: Any, y: Any, block_rows: int = 1024, noise_variance: Any = None) -> "Dataset":
+        """Check X (N, D), y (N,) and perhaps known noise variances (N,), and cut them into near-equal blocks."""
         X, y = checked_rows(X, y)
+        v = None if noise_variance is None else checked_variances(noise_variance, len(y))
         if block_rows < 1:
             raise InputError(f"block_rows must be at least 1, not {block_rows}")
         n_rows = len(y)
         n_blocks = -(-n_rows // block_rows)
         length = -(-n_rows // n_blocks)
         X, y, ones = (jnp.asarray(in_blocks(a, length, n_blocks)) for a in (X, y, np.ones(n_rows)))
-        return cls(RowBlock(X, y, ones if n_blocks * length > n_rows else None), n_rows)
+        v = None if v is None else jnp.asarray(in_blocks(v, length, n_blocks, 1.0))
+        return cls(RowBlock(X, y, ones if n_blocks * length > n_rows else None, v), n_rows)
 
     @classmethod
     @in_float64
-    def sharded(cls, X: np.ndarray, y: np.ndarray, mesh: DeviceMesh, max_rows: int, block_rows: int) -> "Dataset":
+    def sharded(
+        cls,
+        X: np.ndarray,
+        y: np.ndarray,
+        mesh: DeviceMesh,
+        max_rows: int,
+        block_rows: int,
+        noise_variance: np.ndarray | None = None,
+    ) -> "Dataset":
         """The rows of this process over its devices of a mesh, equally many blocks on each device of the mesh.
 
         `max_rows` is the largest number of rows of any process: all are filled up to it with rows of weight 0.
@@ -80,8 +98,9 @@ class Dataset(eqx.Module):
         per_device = math.ceil(max_rows / mesh.n_local)
         n_blocks = max(1, math.ceil(per_device / block_rows))
         length, total = math.ceil(per_device / n_blocks), n_blocks * mesh.n_local
-        blocks = (mesh.place(in_blocks(a, length, total)) for a in (X, y, np.ones(len(y))))
-        return cls(RowBlock(*blocks), len(y), mesh=mesh)
+        placed_X, placed_y, ones = (mesh.place(in_blocks(a, length, total)) for a in (X, y, np.ones(len(y))))
+        v = None if noise_variance is None else mesh.place(in_blocks(noise_variance, length, total, 1.0))
+        return cls(RowBlock(placed_X, placed_y, ones, v), len(y), mesh=mesh)
 
     def representing(self, n_rows: int) -> "Dataset":
         """The same rows as a sample of `n_rows` rows: every sum is scaled up to estimate theirs."""
@@ -96,6 +115,11 @@ class Dataset(eqx.Module):
     def n_padded(self) -> int:
         """Number of rows with padding; inside a program, of one device."""
         return self.blocks.y.size if self.blocks is not None else self.streaming.n_padded
+
+    @property
+    def has_noise_variance(self) -> bool:
+        """Whether the variance of each row's noise is known, or a known part of it."""
+        return self.streaming.has_noise_variance if self.blocks is None else self.blocks.noise_variance is not None
 
     def can_keep(self, n: int) -> bool:
         """Whether n numbers per row may stay in memory from one pass to the next; if not, compute them again."""
@@ -156,11 +180,17 @@ class Dataset(eqx.Module):
         n = round(self.n_rows / self.scale)
         return self.blocks.X.reshape(-1, self.n_columns)[:n], self.blocks.y.reshape(-1)[:n]
 
+    def noise_variances(self) -> Float[Array, " N"] | None:
+        """The known noise variance of each row of `arrays`, or None."""
+        v = self.held.noise_variance
+        return None if v is None else v.reshape(-1)[: round(self.n_rows / self.scale)]
 
-def in_blocks(values: np.ndarray, length: int, n_blocks: int) -> np.ndarray:
-    """Rows in blocks, the last filled up with zeros."""
+
+def in_blocks(values: np.ndarray, length: int, n_blocks: int, pad: float = 0.0) -> np.ndarray:
+    """Rows in blocks, the last filled up with zeros, or with another number."""
     padding = n_blocks * length - len(values)
-    padded = np.pad(values, [(0, padding)] + [(0, 0)] * (values.ndim - 1)) if padding else values
+    widths = [(0, padding)] + [(0, 0)] * (values.ndim - 1)
+    padded = np.pad(values, widths, constant_values=pad) if padding else values
     return padded.reshape(n_blocks, length, *values.shape[1:])
 
 

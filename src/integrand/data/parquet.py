@@ -28,6 +28,8 @@ class ParquetRows(RowSource):
         Bytes that the rows of one process may take; beyond that they are read at every pass.
     processes
         Those that fit together, from `join`.
+    noise_column
+        A column with the known variance of each row's noise, in squared units of y.
     """
 
     def __init__(
@@ -37,10 +39,13 @@ class ParquetRows(RowSource):
         *,
         memory: int = MEMORY,
         processes: Processes = SingleProcess(),
+        noise_column: str | None = None,
     ):
-        self.files, self.target = tuple(files), target
-        self._table = processes.on_all(lambda: _columns(self.files, target))
-        super().__init__(self._table.names[:-1], self._table.n_rows, memory=memory, processes=processes)
+        self.files, self.target, self.noise_column = tuple(files), target, noise_column
+        others = [target] if noise_column is None else [target, noise_column]
+        self._table = processes.on_all(lambda: _columns(self.files, others))
+        names = self._table.names[: -len(others)]
+        super().__init__(names, self._table.n_rows, memory=memory, processes=processes)
 
     def values(self, first: int, last: int) -> np.ndarray:
         """Rows as they are on disk."""
@@ -56,11 +61,13 @@ class ParquetRows(RowSource):
 
     def describe(self) -> dict[str, Any]:
         """Files, target and size."""
-        return {"files": [str(f.resolve()) for f in self.files], "target": self.target, "n_rows": self.table_rows}
+        known = {} if self.noise_column is None else {"noise_column": self.noise_column}
+        files = [str(f.resolve()) for f in self.files]
+        return {"files": files, "target": self.target, "n_rows": self.table_rows, **known}
 
 
-def _columns(files: Sequence[Path], target: str) -> ParquetColumns:
-    """Inputs and target, if all files have the same."""
+def _columns(files: Sequence[Path], others: Sequence[str]) -> ParquetColumns:
+    """Inputs, and behind them the `others`, if all files have the same."""
     columns = [parquet_schema(file) for file in files]
     for file, other in zip(files, columns, strict=True):
         if other != columns[0]:
@@ -68,15 +75,20 @@ def _columns(files: Sequence[Path], target: str) -> ParquetColumns:
             raise InputError(
                 f"{file} and {files[0]} have different columns ({', '.join(differing)}): write all parts alike"
             )
-    refuse_missing(files[0], [target], list(columns[0]))
-    inputs = [name for name in columns[0] if name != target]
+    refuse_missing(files[0], others, list(columns[0]))
+    inputs = [name for name in columns[0] if name not in others]
     if not inputs:
-        raise InputError(f"{files[0]} has no column besides the target {target!r}")
-    return ParquetColumns(files, [*inputs, target])
+        raise InputError(f"{files[0]} has no column besides {' and '.join(map(repr, others))}: it needs inputs")
+    return ParquetColumns(files, [*inputs, *others])
 
 
 def open_rows(
-    path: str | Path, target: str, *, memory: int = MEMORY, processes: Processes = SingleProcess()
+    path: str | Path,
+    target: str,
+    *,
+    memory: int = MEMORY,
+    processes: Processes = SingleProcess(),
+    noise_column: str | None = None,
 ) -> ParquetRows:
     """A Parquet file, a directory of them, or a pattern such as `data/part-*.parquet`.
 
@@ -90,9 +102,11 @@ def open_rows(
         Bytes that the rows of one process may take; beyond that they are read at every pass.
     processes
         Those that fit together, from `join`; every one of them opens the same files and reads its part.
+    noise_column
+        A column with the known variance of each row's noise, in squared units of y; it is no input.
     """
     files = processes.on_all(lambda: _files(Path(path)))
-    return ParquetRows(files, target, memory=memory, processes=processes)
+    return ParquetRows(files, target, memory=memory, processes=processes, noise_column=noise_column)
 
 
 def open_source(
@@ -102,10 +116,14 @@ def open_source(
     processes.on_all(lambda: _refuse_lost_files(description.get("files") or description.get("mapped") or []))
     if "files" in description:
         files = [Path(f) for f in description["files"]]
-        rows: RowSource = ParquetRows(files, description["target"], memory=memory, processes=processes)
+        noise = description.get("noise_column")
+        rows: RowSource = ParquetRows(
+            files, description["target"], memory=memory, processes=processes, noise_column=noise
+        )
     elif description.get("mapped"):
-        X, y = (np.load(f, mmap_mode="r") for f in description["mapped"])
-        rows = MappedRows(X, y, description["names"], memory=memory, processes=processes)
+        X, y, *known = (np.load(f, mmap_mode="r") for f in description["mapped"])
+        v = known[0] if known else None
+        rows = MappedRows(X, y, description["names"], memory=memory, processes=processes, noise_variance=v)
     else:
         raise InputError(
             "the run was begun with rows that only you can open: give them to `resume` again, as rows=MappedRows(X, y)"

@@ -96,6 +96,16 @@ class Standardiser:
         """Scaled values or means of y, any shape, in original units."""
         return np.asarray(y, dtype=np.float64) * self.y_sd + self.y_mean
 
+    def transform_variance(self, variance: Any) -> np.ndarray:
+        """Variances in squared units of y, any shape, for scaled y."""
+        return np.asarray(variance, dtype=np.float64) / self.y_sd**2
+
+    def transform_rows(self, table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """X, y and known noise variances (or None) of checked rows, with y behind X and the variances behind y."""
+        D = len(self.x_mean)
+        X, y = (table[:, :D] - self.x_mean) / self.x_sd, self.transform_y(table[:, D])
+        return X, y, self.transform_variance(table[:, D + 1]) if table.shape[1] > D + 1 else None
+
     def _check_columns(self, X: np.ndarray) -> None:
         if X.ndim == 0 or X.shape[-1] != len(self.x_mean):
             raise InputError(

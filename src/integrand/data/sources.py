@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, final
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_rows
+from integrand.data.checks import checked_rows, checked_variances
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.scaling import ROUNDING_UNITS, Standardiser
@@ -31,7 +31,7 @@ _PASS_ROWS = 65_536
 
 
 class Moments(NamedTuple):
-    """Means, spreads and ranges of some rows, per column; the target is the last column."""
+    """Means, spreads and ranges of some rows, per column; the target is behind the inputs."""
 
     n_rows: int
     mean: Float[np.ndarray, " columns"]
@@ -51,12 +51,12 @@ class Moments(NamedTuple):
             np.maximum(self.high, other.high),
         )
 
-    def standardiser(self) -> Standardiser:
-        """Mean and population sd; a column that is constant up to rounding becomes zero."""
+    def standardiser(self, n_columns: int = -1) -> Standardiser:
+        """Mean and population sd of inputs and target; a column that is constant up to rounding becomes zero."""
         rounding = ROUNDING_UNITS * np.finfo(float).eps * np.maximum(np.abs(self.low), np.abs(self.high))
         sd = np.sqrt(self.squares / self.n_rows)
         sd = np.where((self.high - self.low > rounding) & (sd > 0), sd, 1.0)
-        return Standardiser(self.mean[:-1], sd[:-1], self.mean[-1], sd[-1])
+        return Standardiser(self.mean[:n_columns], sd[:n_columns], self.mean[n_columns], sd[n_columns])
 
 
 def combined(parts: Sequence[Moments]) -> Moments:
@@ -69,13 +69,14 @@ def combined(parts: Sequence[Moments]) -> Moments:
 
 @dataclass(frozen=True)
 class Overview:
-    """All rows after one pass over them; the target is the last column."""
+    """All rows after one pass over them: ranges of the inputs and, behind them, of the target."""
 
     n_rows: int
     low: Float[np.ndarray, " columns"]
     high: Float[np.ndarray, " columns"]
     scaler: Standardiser
-    subsample: Float[np.ndarray, "K columns"] | None  # uniform, in order; None where it would be all rows in memory
+    subsample: Float[np.ndarray, "K names"] | None  # uniform, in order; None where it would be all rows in memory
+    noise_variances: tuple[float, float] | None = None  # smallest and largest that is known
 
     def standardiser(self, likelihood: Any) -> Standardiser:
         """The scaler of these rows; y stays as it is where the likelihood needs that, as for counts."""
@@ -110,6 +111,7 @@ class RowSource(ABC):
 
     in_memory: ClassVar[bool] = False  # as arrays, which every method can use
     target: str = "target"  # its name, for messages
+    noise_column: str | None = None  # name of a last column: the known variance of each row's noise
 
     def __init__(
         self,
@@ -174,9 +176,14 @@ class RowSource(ABC):
         """Rows of this process."""
         return len(self.own)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns that are read: inputs, target, and known noise variance if there is one."""
+        return (*self.columns, self.target, *([] if self.noise_column is None else [self.noise_column]))
+
     @abstractmethod
     def values(self, first: int, last: int) -> Float[np.ndarray, "n columns"]:
-        """Rows first ... last - 1 of the table as they are, the target last."""
+        """Rows first ... last - 1 of the table as they are: inputs, target, and `noise_column` if there is one."""
 
     @abstractmethod
     def where(self, row: int) -> str:
@@ -198,7 +205,11 @@ class RowSource(ABC):
         """Rows first ... last - 1 of this process, all of them finite."""
         first, last = self.own.start + first, self.own.start + last
         table = self.values(first, last)
-        refuse_non_finite(table, (*self.columns, self.target), lambda row: self.where(first + row))
+        refuse_non_finite(table, self.names, lambda row: self.where(first + row))
+        if self.noise_column is not None and (table[:, -1] < 0).any():
+            row = int(np.argmax(table[:, -1] < 0))
+            what = f"{self.where(first + row)}: column {self.noise_column!r} is {table[row, -1]:g}"
+            raise InputError(f"{what}: a variance, in squared units of the target, is not negative")
         return table
 
     def overview(self, subsample: int, seed: int) -> Overview:
@@ -221,8 +232,10 @@ class RowSource(ABC):
         mine, some = processes.on_all(lambda: moments(self, chosen[begin:end] - first))
         gathered = processes.all_gather([mine.n_rows, *(values.tolist() for values in mine[1:])])
         whole = combined([Moments(n, *map(np.array, arrays)) for n, *arrays in gathered])
-        table = processes.gather_rows(some, begin, len(chosen))
-        return Overview(whole.n_rows, whole.low, whole.high, self.scaler or whole.standardiser(), table)
+        table, D = processes.gather_rows(some, begin, len(chosen)), self.n_columns
+        known = None if self.noise_column is None else (float(whole.low[-1]), float(whole.high[-1]))
+        scaler = self.scaler or whole.standardiser(D)
+        return Overview(whole.n_rows, whole.low[: D + 1], whole.high[: D + 1], scaler, table, known)
 
     def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
         """All rows, standardised: in memory, over all devices, or read from disk at every pass."""
@@ -230,21 +243,21 @@ class RowSource(ABC):
         length = block_rows_for(n_inducing)
         max_rows = max(processes.all_gather(self.n_own))
         mesh = devices if devices.n_devices > 1 else None
-        if 8 * max_rows * (self.n_columns + 2) > self.memory:
+        if 8 * max_rows * (len(self.names) + 1) > self.memory:
             stream = Stream(self, scaler, length, max_rows, devices=devices.n_local)
             return Dataset(None, self.n_rows, mesh=mesh, stream=stream, processes=processes)
         table = processes.on_all(lambda: self.read(0, self.n_own))
-        X, y = scaler.transform_X(table[:, :-1]), scaler.transform_y(table[:, -1])
+        X, y, v = scaler.transform_rows(table)
         if mesh is None:
-            return Dataset.of(X, y, length)
-        data = Dataset.sharded(X, y, mesh, max_rows, length)
+            return Dataset.of(X, y, length, v)
+        data = Dataset.sharded(X, y, mesh, max_rows, length, v)
         return dataclasses.replace(data, n_rows=self.n_rows, processes=processes)
 
 
-def moments(rows: RowSource, chosen: np.ndarray) -> tuple[Moments, Float[np.ndarray, "K columns"]]:
+def moments(rows: RowSource, chosen: np.ndarray) -> tuple[Moments, Float[np.ndarray, "K names"]]:
     """Moments of all rows of this process, and the chosen ones among them, in one pass."""
     total: Moments | None = None
-    sample = np.zeros((len(chosen), rows.n_columns + 1))
+    sample = np.zeros((len(chosen), len(rows.names)))
     for first in range(0, rows.n_own, _PASS_ROWS):
         table = rows.read(first, min(first + _PASS_ROWS, rows.n_own))
         mean = table.mean(axis=0)
@@ -279,17 +292,30 @@ class ArrayRows(RowSource):
         Names of the columns of X; by default x0, x1, ...
     scaler
         How to standardise; by default mean and standard deviation of these rows.
+    noise_variance
+        Known variance of the noise of each row, in squared units of y; the model's noise, if it has any, is added.
     """
 
     in_memory = True
 
-    def __init__(self, X: Any, y: Any, columns: Sequence[str] | None = None, scaler: Standardiser | None = None):
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        columns: Sequence[str] | None = None,
+        scaler: Standardiser | None = None,
+        noise_variance: Any = None,
+    ):
         self.X, self.y = checked_rows(X, y)
+        if noise_variance is not None:
+            self.noise_column = "noise_variance"
+        self.noise_variance = None if noise_variance is None else checked_variances(noise_variance, len(self.y))
         super().__init__(_names(columns, self.X.shape[1]), len(self.y), scaler=scaler)
 
     def values(self, first: int, last: int) -> np.ndarray:
         """Some of the rows."""
-        return np.concatenate([self.X[first:last], self.y[first:last, None]], axis=1)
+        v = [] if self.noise_variance is None else [self.noise_variance]
+        return np.column_stack([a[first:last] for a in (self.X, self.y, *v)])
 
     def where(self, row: int) -> str:
         """Row number."""
@@ -301,7 +327,8 @@ class ArrayRows(RowSource):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All rows."""
-        return {"X": self.X, "y": self.y}
+        known = {} if self.noise_variance is None else {"noise_variance": self.noise_variance}
+        return {"X": self.X, "y": self.y, **known}
 
     def _overview(self, subsample: int, seed: int) -> Overview:
         X, y = self.X, self.y
@@ -309,12 +336,16 @@ class ArrayRows(RowSource):
         some = None
         if self.n_rows > subsample:
             chosen = chosen_rows(subsample_generator(seed), self.n_rows, subsample)
-            some = np.concatenate([X[chosen], y[chosen, None]], axis=1)
-        return Overview(self.n_rows, low, high, self.scaler or Standardiser.fit(X, y), some)
+            v = [] if self.noise_variance is None else [self.noise_variance]
+            some = np.column_stack([a[chosen] for a in (X, y, *v)])
+        v = self.noise_variance
+        known = None if v is None else (float(v.min()), float(v.max()))
+        return Overview(self.n_rows, low, high, self.scaler or Standardiser.fit(X, y), some, known)
 
     def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
         """All rows, standardised, in memory."""
-        return Dataset.of(scaler.transform_X(self.X), scaler.transform_y(self.y), block_rows_for(n_inducing))
+        v = None if self.noise_variance is None else scaler.transform_variance(self.noise_variance)
+        return Dataset.of(scaler.transform_X(self.X), scaler.transform_y(self.y), block_rows_for(n_inducing), v)
 
 
 @final
@@ -333,6 +364,8 @@ class MappedRows(RowSource):
         Those that fit together, from `join`.
     shared
         True: all processes see the same arrays and divide the rows. False: each gives rows of its own.
+    noise_variance
+        Known variance of the noise of each row (N,), in squared units of y, or None.
     """
 
     def __init__(
@@ -344,15 +377,17 @@ class MappedRows(RowSource):
         memory: int = MEMORY,
         processes: Processes = SingleProcess(),
         shared: bool = True,
+        noise_variance: Any = None,
     ):
-        names = processes.on_all(lambda: _checked_shapes(X, y, columns))
-        self._X, self._y = X, y
+        known = () if noise_variance is None else (noise_variance,)
+        names = processes.on_all(lambda: _checked_shapes(X, y, columns, *known))
+        self._vectors = (y, *known)
+        self._X, self.noise_column = X, "noise_variance" if known else None
         super().__init__(names, len(X), memory=memory, processes=processes, shared=shared)
 
     def values(self, first: int, last: int) -> np.ndarray:
         """Rows as they are on disk."""
-        X, y = self._X[first:last], self._y[first:last]
-        return np.concatenate([np.asarray(X, float), np.asarray(y, float)[:, None]], axis=1)
+        return np.column_stack([np.asarray(a[first:last], float) for a in (self._X, *self._vectors)])
 
     def where(self, row: int) -> str:
         """Row number."""
@@ -360,12 +395,15 @@ class MappedRows(RowSource):
 
     def describe(self) -> dict[str, Any]:
         """The files behind memory maps; arrays in memory, and parts of a map, cannot be opened again."""
-        files = [_npy_file(a) for a in (self._X, self._y)]
+        files = [_npy_file(a) for a in (self._X, *self._vectors)]
         return {"mapped": files if all(files) else [], "n_rows": self.table_rows, "names": list(self.columns)}
 
 
-def _checked_shapes(X: Any, y: Any, columns: Sequence[str] | None) -> list[str]:
-    """Names of the columns, if X is a matrix and y a vector of the same rows."""
+def _checked_shapes(X: Any, y: Any, columns: Sequence[str] | None, *known: Any) -> list[str]:
+    """Names of the columns, if X is a matrix and y a vector of the same rows, as are known noise variances."""
+    for v in known:
+        if v.shape != y.shape:
+            raise InputError(f"noise_variance has shape {v.shape} and y {y.shape}: one number per row is needed")
     if X.ndim != 2 or y.shape != (len(X),) or len(X) == 0 or X.shape[1] == 0:
         raise InputError(f"X must have shape (N, D) and y (N,), not {X.shape} and {y.shape}")
     return _names(columns, X.shape[1])
@@ -387,13 +425,18 @@ def _npy_file(array: Any) -> str:
         return str(Path(file).resolve()) if stream.read(6) == b"\x93NUMPY" else ""
 
 
-def as_rows(X: Any, y: Any = None) -> RowSource:
+def as_rows(X: Any, y: Any = None, noise_variance: Any = None) -> RowSource:
     """A source as it is, or arrays as `ArrayRows`; a data frame brings the names of its columns."""
     if isinstance(X, RowSource):
         if y is not None:
             raise InputError("rows on disk have their target with them: leave y out")
+        if noise_variance is not None:
+            raise InputError(
+                "give noise_variance to the rows: ArrayRows(X, y, noise_variance=v), or open_rows(..., noise_column=)"
+            )
         return X
     if y is None:
         raise InputError("y is missing: give X and y, or rows that have a target, such as open_rows(path, target)")
     names = list(getattr(X, "columns", ()))
-    return ArrayRows(X, y, names if names and all(isinstance(name, str) for name in names) else None)
+    named = names and all(isinstance(name, str) for name in names)
+    return ArrayRows(X, y, names if named else None, noise_variance=noise_variance)

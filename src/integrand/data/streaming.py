@@ -19,7 +19,9 @@ CHUNK_BYTES = 16 * 2**20
 
 
 class ReadableRows(Protocol):
-    """Rows of numbers, the target last, read by position."""
+    """Rows of numbers read by position: inputs, the target, and perhaps the known variance of its noise."""
+
+    noise_column: str | None
 
     @property
     def n_own(self) -> int:
@@ -46,8 +48,9 @@ class Stream:
 
     def __init__(self, rows: ReadableRows, scaler: Standardiser, length: int, max_rows: int, devices: int = 1):
         self.rows, self.scaler, self.length = rows, scaler, length
-        self.n_columns = rows.n_columns
-        self.n_blocks = max(1, min(CHUNK_BYTES // (8 * length * (rows.n_columns + 2)), -(-max_rows // length)))
+        self.n_columns, self.has_noise_variance = rows.n_columns, rows.noise_column is not None
+        self.width = rows.n_columns + 2 + self.has_noise_variance  # of a row: X, y, weight, known noise variance
+        self.n_blocks = max(1, min(CHUNK_BYTES // (8 * length * self.width), -(-max_rows // length)))
         self.chunk_rows = self.n_blocks * length
         self.devices = devices
         self.n_chunks = -(-max_rows // (self.chunk_rows * devices)) * devices
@@ -63,7 +66,7 @@ class Stream:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return self.n_blocks, self.length, self.n_columns + 2, 2
+        return self.n_blocks, self.length, self.width, 2
 
     def numbers(self) -> Int[Array, " C"]:
         """The numbers of the chunks that the calling device sums over."""
@@ -74,12 +77,13 @@ class Stream:
 
         return numbers + jax.lax.axis_index(AXIS) % self.devices
 
-    def chunk(self, number: Array) -> tuple[Array, Array, Array]:
-        """X, y and weight of a chunk, in blocks. Inside a compiled program."""
+    def chunk(self, number: Array) -> tuple[Array, ...]:
+        """X, y, weight and perhaps known noise variance of a chunk, in blocks. Inside a compiled program."""
         # Scoped float64 does not reach the callback's thread, where JAX would round to float32: pass 32-bit words.
         like = jax.ShapeDtypeStruct(self._shape, jnp.uint32)
         table = jax.lax.bitcast_convert_type(jax.pure_callback(self._chunk, like, number), jnp.float64)
-        return table[..., :-2], table[..., -2], table[..., -1]
+        D = self.n_columns
+        return table[..., :D], *(table[..., column] for column in range(D, self.width))
 
     def _chunk(self, number: Any) -> np.ndarray:
         """A chunk, read in advance; begins to read the one after it."""
@@ -93,7 +97,7 @@ class Stream:
             return current.result()
         except Exception as error:  # kept for `raise_error`: JAX would log it with a stack trace
             self.error = error
-            return np.full((self.chunk_rows, self.n_columns + 2), np.nan).view(np.uint32).reshape(self._shape)
+            return np.full((self.chunk_rows, self.width), np.nan).view(np.uint32).reshape(self._shape)
 
     def raise_error(self) -> None:
         """Raise the error of a read that failed in the latest pass."""
@@ -104,10 +108,11 @@ class Stream:
     def _read(self, i: int) -> np.ndarray:
         first = min(i * self.chunk_rows, self.rows.n_own)
         n = min(self.chunk_rows, self.rows.n_own - first)
-        table = np.zeros((self.chunk_rows, self.n_columns + 2))
+        D, table = self.n_columns, np.zeros((self.chunk_rows, self.width))
+        table[n:, D + 2 :] = 1.0  # no variance of zero, also where there is no row
         if n:
-            scaler, read = self.scaler, self.rows.read(first, first + n)
-            table[:n, :-2] = (read[:, :-1] - scaler.x_mean) / scaler.x_sd
-            table[:n, -2] = (read[:, -1] - scaler.y_mean) / scaler.y_sd
-            table[:n, -1] = 1.0
+            table[:n, :D], table[:n, D], v = self.scaler.transform_rows(self.rows.read(first, first + n))
+            table[:n, D + 1] = 1.0
+            if v is not None:
+                table[:n, D + 2] = v
         return table.view(np.uint32).reshape(self._shape)

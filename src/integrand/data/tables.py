@@ -451,6 +451,13 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def column_names(path: Path, sep: str | None = None) -> list[str]:
+    """Names of the columns of a table in a file."""
+    if path.suffix in PARQUET and path.is_file():
+        return list(parquet_schema(path))
+    return [str(c) for c in read_table(path, sep).frame.columns]
+
+
 class TableBlock(NamedTuple):
     """Some rows: inputs as float64, and the columns that name the rows."""
 

@@ -54,6 +54,7 @@ def fit(
     mean: Any = None,
     priors: str = DEFAULT,
     Z: Any = None,
+    noise_variance: Any = None,
     run_dir: str | Path | None = None,
     strict: bool = False,
     progress: bool | Progress = False,
@@ -78,6 +79,9 @@ def fit(
         collapse u, such as `joint-hmc` or `svgp`.
     Z
         Inducing inputs to start from, in the units of X; by default the best of several candidates.
+    noise_variance
+        Known variance of the noise of each row (N,), in squared units of y. The model's own noise is added; `noise=0`
+        leaves the known one alone. Other row sources bring theirs: `open_rows(..., noise_column="v")`.
     run_dir
         A new directory that keeps the state of the fit, so that `resume` can go on after a crash.
     strict
@@ -90,8 +94,10 @@ def fit(
         which is the model's: the collapsed bound of sparse methods, `titsias` or `tight`.
     """
     settings, old = split_old_arguments(settings)
+    if old and noise_variance is not None:
+        raise InputError("noise_variance goes with the rows: fit(ArrayRows(X, y, columns, scaler, noise_variance=v))")
     bound = settings.pop("bound", None) or default_bound(method)
-    rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y)
+    rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y, noise_variance)
     model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood), bound)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
     for finding in spec.findings:
@@ -182,8 +188,8 @@ class FitSpec:
         data, subsample = rows.dataset(scaler, self.n_inducing), None
         begins_on_subsample = METHODS[self.method].collapsed and settings.uses_subsample(rows.n_rows)
         if self.subsample is not None and (begins_on_subsample or not data.local):
-            X, y = scaler.transform_X(self.subsample[:, :-1]), scaler.transform_y(self.subsample[:, -1])
-            subsample = Dataset.of(X, y, block_rows_for(self.n_inducing)).representing(rows.n_rows)
+            X, y, v = scaler.transform_rows(self.subsample)
+            subsample = Dataset.of(X, y, block_rows_for(self.n_inducing), v).representing(rows.n_rows)
         return Problem(self.model, data, scaler, settings, self.method, Z=self.Z, subsample=subsample)
 
     def header(self) -> dict[str, Any]:
@@ -215,7 +221,7 @@ class FitSpec:
         if not processes.is_leader:  # Z is the leader's alone
             settings = settings.but(n_inducing=n_inducing)
         if "rows" not in header:
-            rows = ArrayRows(arrays["X"], arrays["y"], model.columns)
+            rows = ArrayRows(arrays["X"], arrays["y"], model.columns, noise_variance=arrays.get("noise_variance"))
         elif rows is None:
             rows = open_source(header["rows"], header["memory"], processes)
         if rows.n_rows != header.get("total", rows.n_rows):

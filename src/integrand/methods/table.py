@@ -10,7 +10,7 @@ from integrand.errors import InputError, need
 from integrand.gp import BOUNDS
 from integrand.likelihoods import Gaussian, Likelihood
 from integrand.methods.problem import TRACED, FitContext, Problem, Settings, refuse_many_rows
-from integrand.model import Model
+from integrand.model import Model, check_gaussian
 from integrand.posterior.posterior import Posterior
 
 THETA_SAMPLERS = ("nuts", *TRACED, "nested")
@@ -32,6 +32,7 @@ class Method:
     sparse: bool = True  # has inducing points
     paper: bool = False  # has the schedule of the paper's runs
     collapsed: bool = False  # needs the rows only through the sums of the collapsed bound
+    known_noise: bool = False  # rows may come with the variance of their noise
     package: str = ""  # of the extra `samplers`, that the method's own sampler needs
 
     def check(
@@ -66,6 +67,10 @@ class Method:
         if model.bound != BOUNDS[0] and not self.collapsed:
             others = _names(method for method in METHODS.values() if method.collapsed)
             raise InputError(f"{self.name} has no collapsed bound: leave bound={model.bound!r} out, or use {others}")
+        least = 0.0 if overview.noise_variances is None else overview.noise_variances[0]
+        if model.noise == 0.0 and least == 0.0:
+            which = "rows with a noise_variance" if overview.noise_variances is None else "variances above zero"
+            raise InputError(f"noise=0 is for {which}: give a positive number or a prior, or leave `noise` out")
         if not self.draws:
             return
         if model.n_theta == 0:
@@ -81,6 +86,12 @@ class Method:
             raise InputError(f"y is {low:g} in {where}: there is no noise or signal to learn from a constant{advice}")
 
     def _check_rows(self, settings: Settings, likelihood: Likelihood, rows: RowSource) -> None:
+        if rows.noise_column is not None:
+            check_gaussian(likelihood)
+            if not self.known_noise or settings.sampler == "sghmc":
+                others = _names(method for method in METHODS.values() if method.known_noise)
+                what = self.name if not self.known_noise else "the sampler sghmc"
+                raise InputError(f"{what} cannot use a known noise variance for each row: use {others}")
         if rows.in_memory:
             likelihood.check_y(rows.arrays()["y"])
         else:
@@ -168,9 +179,16 @@ _TABLE = (
         {"with_prior": False},
         paper=True,
         collapsed=True,
+        known_noise=True,
     ),
     Method(
-        "map", "θ and Z maximise bound + log prior", "optimised", "fit_sparse", {"with_prior": True}, collapsed=True
+        "map",
+        "θ and Z maximise bound + log prior",
+        "optimised",
+        "fit_sparse",
+        {"with_prior": True},
+        collapsed=True,
+        known_noise=True,
     ),
     Method(
         "sgpr-hmc",
@@ -181,6 +199,7 @@ _TABLE = (
         samplers=THETA_SAMPLERS,
         paper=True,
         collapsed=True,
+        known_noise=True,
     ),
     Method(
         "sgpr-hmc-fixed-z",
@@ -191,9 +210,16 @@ _TABLE = (
         draws=True,
         samplers=THETA_SAMPLERS,
         collapsed=True,
+        known_noise=True,
     ),
     Method(
-        "gpr-ml2", "exact GP, θ maximises the likelihood", "optimised", "fit_exact", {"with_prior": False}, sparse=False
+        "gpr-ml2",
+        "exact GP, θ maximises the likelihood",
+        "optimised",
+        "fit_exact",
+        {"with_prior": False},
+        sparse=False,
+        known_noise=True,
     ),
     Method(
         "gpr-map",
@@ -202,6 +228,7 @@ _TABLE = (
         "fit_exact",
         {"with_prior": True},
         sparse=False,
+        known_noise=True,
     ),
     Method(
         "gpr-hmc",
@@ -211,6 +238,7 @@ _TABLE = (
         draws=True,
         samplers=THETA_SAMPLERS,
         sparse=False,
+        known_noise=True,
     ),
     Method(
         "gpr-latent",
@@ -241,6 +269,7 @@ _TABLE = (
         any_likelihood=True,
         samplers=("nuts", "hmc", "sghmc"),
         paper=True,
+        known_noise=True,
         package="nutpie",
     ),
     Method(
@@ -261,6 +290,7 @@ _TABLE = (
         draws=True,
         samplers=("nuts",),
         collapsed=True,
+        known_noise=True,
         package="nutpie",
     ),
     Method(
@@ -286,8 +316,9 @@ _TABLE = (
         "vi_collapsed",
         draws=True,
         collapsed=True,
+        known_noise=True,
     ),
-    Method("gpr-vi", "exact GP, Gaussian q(θ)", "collapsed_vi", "gpr_vi", draws=True, sparse=False),
+    Method("gpr-vi", "exact GP, Gaussian q(θ)", "collapsed_vi", "gpr_vi", draws=True, sparse=False, known_noise=True),
 )
 
 METHODS: Mapping[str, Method] = {method.name: method for method in _TABLE}

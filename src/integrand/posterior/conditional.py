@@ -79,9 +79,9 @@ class SparseConditional(Conditional):
 
 
 class ExactConditional(Conditional):
-    """The exact GP of each draw, K + σ²I = L Lᵀ: it has to keep the training inputs.
+    """The exact GP of each draw, K + S = L Lᵀ with S = σ²I, or σ²I + diag(v): it has to keep the training inputs.
 
-    The inputs are X, the weights α = (K + σ²I)⁻¹(y - mean) and the factors L. With K* = k(X, X*):
+    The inputs are X, the weights α = (K + S)⁻¹(y - mean) and the factors L. With K* = k(X, X*):
     mean* = mean + K*ᵀα, A = L⁻¹K* and C = 0.
     """
 
@@ -147,15 +147,15 @@ def sparse_conditional(
 @in_float64
 def exact_conditional(model: Model, phis: Float[np.ndarray, "J P"], data: Dataset) -> ExactConditional:
     """Factor the covariance of the observations at each draw."""
-    X, y = data.arrays()
-    parts = [_exact_factors(np.asarray(phi), X, y, model=model) for phi in phis]
+    (X, y), v = data.arrays(), data.noise_variances()
+    parts = [_exact_factors(np.asarray(phi), X, y, 0.0 if v is None else v, model=model) for phi in phis]
     alpha, L = np.array([np.asarray(p.alpha) for p in parts]), np.array([np.asarray(p.L) for p in parts])
     return ExactConditional(np.asarray(phis), np.asarray(X), alpha, L)
 
 
 @partial(jax.jit, static_argnames="model")
-def _exact_factors(phi, X, y, model: Model):
-    return factorise_exact(model.gp(model.theta(phi)), X, y)
+def _exact_factors(phi, X, y, v, model: Model):
+    return factorise_exact(model.gp(model.theta(phi)), X, y, v)
 
 
 @in_float64

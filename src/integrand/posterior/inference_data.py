@@ -96,7 +96,8 @@ def groups_of_draws_and_rows(
     rng = np.random.default_rng(seed)
     mean, variance, noise = predictive.components()
     f = mean + np.sqrt(variance) * rng.standard_normal(mean.shape)
-    likelihood, scale = predictive.model.likelihood, np.sqrt(noise)[:, None]
+    known = 0.0 if predictive.noise_variance is None else predictive.noise_variance
+    likelihood, scale = predictive.model.likelihood, np.sqrt(noise[:, None] + known)
     drawn = np.asarray(likelihood.sample(rng, f, scale), float)
     values = {"posterior_predictive": drawn, "log_likelihood": _log_likelihood(likelihood, y, f, scale)}
     return {name: Group({"y": ((*_DRAWS, "row"), v.reshape(shape))}, coords) for name, v in values.items()}

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_matrix
+from integrand.data.checks import checked_matrix, checked_variances
 from integrand.data.scaling import Standardiser
 from integrand.errors import ExtrapolationWarning, InputError, callers_level
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
-from integrand.model import Model, Parameter
+from integrand.model import Model, Parameter, check_gaussian
 from integrand.posterior.conditional import Conditional
 from integrand.posterior.extrapolation import beyond, outside_text, reach
 from integrand.posterior.inference_data import (
@@ -140,14 +140,30 @@ class Posterior:
         inputs = self.conditional.inputs
         return self.scaler.inverse_X(inputs.mean(axis=0) if self.conditional.inputs_vary else inputs)
 
-    def predict(self, X: Any, *, include_noise: bool, memory: int = 256 * 2**20) -> Predictive:
-        """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`)."""
+    def predict(
+        self, X: Any, *, include_noise: bool, memory: int = 256 * 2**20, noise_variance: Any = None
+    ) -> Predictive:
+        """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`).
+
+        `noise_variance` is the known variance of each row's noise, in squared units of y. The model's own noise is
+        added to it.
+        """
         X = checked_matrix(X, "X")
+        if noise_variance is not None:
+            check_gaussian(self.model.likelihood)
+            noise_variance = checked_variances(noise_variance, len(X)) if include_noise else None
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
         self._warn_outside(X)
         return Predictive(
-            self.model, self.jitter, self.scaler, self.conditional, self.scaler.transform_X(X), include_noise, memory
+            self.model,
+            self.jitter,
+            self.scaler,
+            self.conditional,
+            self.scaler.transform_X(X),
+            include_noise,
+            memory,
+            noise_variance,
         )
 
     def outside(self, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
@@ -174,7 +190,15 @@ class Posterior:
             self.__dict__["_warned"] = True
             warnings.warn(text, ExtrapolationWarning, stacklevel=callers_level())
 
-    def to_arviz(self, X: Any = None, y: Any = None, *, original_units: bool = True, seed: int = 0) -> Any:
+    def to_arviz(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        original_units: bool = True,
+        seed: int = 0,
+        noise_variance: Any = None,
+    ) -> Any:
         """An `arviz.InferenceData` (ArviZ 0.x) or an `xarray.DataTree` (ArviZ 1.x).
 
         Parameters
@@ -187,6 +211,8 @@ class Posterior:
             Whether hyperparameters are in the units of the data, or in those of standardised data.
         seed
             Of the draws of f and y at the rows.
+        noise_variance
+            Known variance of the noise of each row, as in `fit`.
 
         Notes
         -----
@@ -204,7 +230,8 @@ class Posterior:
             self.model.likelihood.check_y(y)
             if len(X) <= MOST_ROWS:
                 chains = draws_that_predict(self.conditional.phis, chains)
-                of_rows = groups_of_draws_and_rows(self.predict(X, include_noise=False), y, chains, seed)
+                predictive = self.predict(X, include_noise=True, noise_variance=noise_variance)
+                of_rows = groups_of_draws_and_rows(predictive, y, chains, seed)
             else:
                 left_out = "posterior_predictive and log_likelihood are left out"
                 warnings.warn(f"{len(X)} rows: beyond {MOST_ROWS}, {left_out}", stacklevel=2)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -44,6 +45,7 @@ class Predictive:
     X: Float[np.ndarray, "T D"]  # standardised
     include_noise: bool
     memory: int = 256 * 2**20
+    noise_variance: Float[np.ndarray, " T"] | None = None  # known, of each row, in squared units of y
 
     @property
     def n_draws(self) -> int:
@@ -93,14 +95,14 @@ class Predictive:
     def sample_joint(self, rng: np.random.Generator, n: int) -> Float[np.ndarray, "n T"]:
         """Draws of all rows together: a draw of θ, then a function from its Gaussian."""
         self._check_joint()
-        picked = np.sort(rng.integers(self.n_draws, size=n))
+        picked, known = np.sort(rng.integers(self.n_draws, size=n)), self._scaled_noise_variance
         out = np.empty((n, len(self.X)))
         for start in range(0, n, self._draws_per_block()):
             some = slice(start, start + self._draws_per_block())
             means, covariances, noise = joints(self.model, self.jitter, self.conditional.subset(picked[some]), self.X)
             with one_blas_thread():
                 for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
-                    extra = s if self.include_noise and self._gaussian else 0.0
+                    extra = s + known if self.include_noise and self._gaussian else 0.0
                     drawn = mean + covariance_root(covariance, extra) @ rng.standard_normal(len(mean))
                     if self.include_noise and not self._gaussian:
                         drawn = self.model.likelihood.sample(rng, drawn, math.sqrt(s))
@@ -112,14 +114,14 @@ class Predictive:
         self._check_joint()
         if self.include_noise and not self._gaussian:
             raise InputError(f"a {self.model.likelihood.name} likelihood has no joint density in closed form")
-        target = self.scaler.transform_y(np.asarray(y, float))
+        target, known = self.scaler.transform_y(np.asarray(y, float)), self._scaled_noise_variance
         parts = []
         for start in range(0, self.n_draws, self._draws_per_block()):
             some = self.conditional.subset(slice(start, start + self._draws_per_block()))
             means, covariances, noise = joints(self.model, self.jitter, some, self.X)
             with one_blas_thread():
                 for mean, covariance, s in zip(means, covariances, noise, strict=True):
-                    root = covariance_root(covariance, s if self.include_noise else 0.0)
+                    root = covariance_root(covariance, s + known if self.include_noise else 0.0)
                     white = solve_triangular(root, target - mean, lower=True)
                     log_det = np.sum(np.log(np.diagonal(root)))
                     parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
@@ -127,7 +129,7 @@ class Predictive:
 
     def mixture(self) -> GaussianMixture | ObservedMixture:
         """All components at all rows as one in-memory mixture (16 bytes per draw and row)."""
-        return self._mixture_of(*self.components())
+        return self._mixture_of(*self.components(), self.noise_variance)
 
     def components(self) -> Components:
         """Mean and variance of f at all rows under each draw, and each draw's noise variance, in the user's units."""
@@ -135,7 +137,7 @@ class Predictive:
 
     def latent(self) -> "Predictive":
         """The same rows without noise: p(f* | y). What is computed already is not computed again."""
-        without = replace(self, include_noise=False)
+        without = replace(self, include_noise=False, noise_variance=None)
         if self._cached is not None:
             without.__dict__["_cached"] = self._cached
         return without
@@ -145,10 +147,11 @@ class Predictive:
         aligned = tuple(_aligned(a, len(self.X)) for a in aligned)
         if self._cached_mixture is not None:
             return reduce(self._cached_mixture, *aligned)
-        parts = [
-            reduce(self._mixture_of(*self._components_at(self.X[rows])), *(a[rows] for a in aligned))
-            for rows in self._row_blocks()
-        ]
+        parts = []
+        for rows in self._row_blocks():
+            known = None if self.noise_variance is None else self.noise_variance[rows]
+            mixture = self._mixture_of(*self._components_at(self.X[rows]), known)
+            parts.append(reduce(mixture, *(a[rows] for a in aligned)))
         return np.concatenate(parts, axis=-1)
 
     @cached_property
@@ -172,11 +175,12 @@ class Predictive:
         return self.scaler.inverse_y(mean), variance * square, noise * square
 
     def _mixture_of(
-        self, mean: np.ndarray, variance: np.ndarray, noise: np.ndarray
+        self, mean: np.ndarray, variance: np.ndarray, noise: np.ndarray, known: np.ndarray | None
     ) -> GaussianMixture | ObservedMixture:
         if self.include_noise and not self._gaussian:
             return ObservedMixture(self.model.likelihood, mean, variance, np.sqrt(noise))
-        return GaussianMixture(mean, variance + noise[:, None] if self.include_noise else variance)
+        added = noise[:, None] + (0.0 if known is None else known)
+        return GaussianMixture(mean, variance + added if self.include_noise else variance)
 
     def _row_blocks(self) -> Iterator[slice]:
         """Blocks of rows whose components, and what is needed to compute them, fit into the memory limit."""
@@ -184,6 +188,11 @@ class Predictive:
         rows = max(64, self.memory // bytes_per_row)
         rows = 1 << (int(rows).bit_length() - 1)  # a power of two, as blocks are padded to
         yield from (slice(i, min(i + rows, len(self.X))) for i in range(0, len(self.X), rows))
+
+    @property
+    def _scaled_noise_variance(self) -> Any:
+        """The known noise of each row for scaled y, or zero."""
+        return 0.0 if self.noise_variance is None else self.scaler.transform_variance(self.noise_variance)
 
     @property
     def _gaussian(self) -> bool:

@@ -353,11 +353,17 @@ def _chosen(posterior: Posterior, names: Sequence[str] | None) -> list[Entry]:
 
 @styled
 def predicted_against_observed(
-    posterior: Posterior, X: Any, y: Any, *, level: float = 0.95, ax: Axes | None = None
+    posterior: Posterior,
+    X: Any,
+    y: Any,
+    *,
+    level: float = 0.95,
+    ax: Axes | None = None,
+    noise_variance: Any = None,
 ) -> Axes:
     """Predictive mean and central interval of y at each row of X (T, D), against the observed y (T,)."""
     X, y = checked_rows(X, y)
-    predicted = posterior.predict(X, include_noise=True)
+    predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
     mean, (lower, upper) = predicted.mean, predicted.interval(level)
     out = (y < lower) | (y > upper)
     ax = one_panel(ax, (3.5, 3.2))
@@ -376,19 +382,21 @@ def predicted_against_observed(
 
 
 @styled
-def calibration(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> np.ndarray:
+def calibration(
+    posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None
+) -> np.ndarray:
     """Two panels: `pit` and `coverage`."""
     made = panels(2, ax, (3.5, 3.2))
-    pit(posterior, X, y, ax=made[0])
-    coverage(posterior, X, y, ax=made[1])
+    pit(posterior, X, y, ax=made[0], noise_variance=noise_variance)
+    coverage(posterior, X, y, ax=made[1], noise_variance=noise_variance)
     return made
 
 
 @styled
-def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> Axes:
+def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None) -> Axes:
     """Histogram of F_t(y_t), flat if the predictions are calibrated, with the 95 % band of chance."""
     X, y = checked_rows(X, y)
-    values = posterior.predict(X, include_noise=True).cdf(y)
+    values = posterior.predict(X, include_noise=True, noise_variance=noise_variance).cdf(y)
     bins = int(np.clip(len(y) // 10, 4, 10))
     ax = one_panel(ax, (3.5, 3.2))
     spread = 1.96 * np.sqrt((bins - 1) / len(y))
@@ -402,10 +410,11 @@ def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> Axes
 
 
 @styled
-def coverage(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None) -> Axes:
+def coverage(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None) -> Axes:
     """Share of rows inside their central intervals against the intervals' level, with the 95 % band of chance."""
     X, y = checked_rows(X, y)
-    table = coverage_table(posterior.predict(X, include_noise=True).mixture(), y, np.linspace(0.02, 0.98, 49))
+    predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
+    table = coverage_table(predicted.mixture(), y, np.linspace(0.02, 0.98, 49))
     level, spread = table["level"], 1.96 * table["standard_error"]
     ax = one_panel(ax, (3.5, 3.2))
     band = np.clip(level - spread, 0, 1), np.clip(level + spread, 0, 1)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.data.checks import checked_rows
+from integrand.data.checks import checked_rows, checked_variances
 from integrand.errors import counted
 from integrand.files import atomic_write
 from integrand.likelihoods import Gaussian
@@ -40,6 +40,7 @@ class Subject(NamedTuple):
     posterior: Posterior
     X: np.ndarray | None  # data to hold predictions against
     y: np.ndarray | None
+    noise_variance: np.ndarray | None  # known, of each of these rows
     held_out: bool
     n_rows: int | None  # that the model was fitted to
     target: str
@@ -205,22 +206,27 @@ def _against_data(s: Subject) -> Section | None:
     if s.X is None or s.y is None:
         return None
     X, y = tables.some_rows(s.X, s.y)
+    v = None if s.noise_variance is None else tables.some_rows(s.X, s.noise_variance)[1]
     what = "rows that took no part in the fit" if s.held_out else "rows given to this report"
     text = f"{len(y)} of {len(s.y)} {what}, evenly spaced." if len(y) < len(s.y) else f"All {len(y)} {what}."
     if not s.held_out:
         text += " If the model was fitted to them, these numbers flatter it: hold rows out to judge predictions."
-    rows = tables.metrics(s.posterior, X, y)
+    rows = tables.metrics(s.posterior, X, y, v)
     scores = {row["metric"]: number(row["value"]) for row in rows}
     shown = [{**row, "value": scores[row["metric"]]} for row in rows]
     images = [
         picture(
-            figures.predicted_against_observed(s.posterior, X, y),
+            figures.predicted_against_observed(s.posterior, X, y, noise_variance=v),
             f"Predicted against observed {s.target}; 95 % intervals hold {scores['coverage_95']} of the rows",
         ),
         picture(
-            figures.coverage(s.posterior, X, y), f"Coverage: 50 % intervals hold {scores['coverage_50']} of the rows"
+            figures.coverage(s.posterior, X, y, noise_variance=v),
+            f"Coverage: 50 % intervals hold {scores['coverage_50']} of the rows",
         ),
-        picture(figures.pit(s.posterior, X, y), "Histogram of probability integral transforms, flat if calibrated"),
+        picture(
+            figures.pit(s.posterior, X, y, noise_variance=v),
+            "Histogram of probability integral transforms, flat if calibrated",
+        ),
     ]
     columns = {"metric": "metric", "value": "value", "meaning": "meaning"}
     listed = table("Scores of the predictions, in the units of the target.", columns, shown, ("metric", "meaning"))
@@ -318,7 +324,7 @@ def _shown(column: str, value: Any) -> str:
 def report_html(
     posterior: Posterior,
     *,
-    data: tuple[Any, Any] | None = None,
+    data: tuple[Any, ...] | None = None,
     held_out: bool = False,
     title: str | None = None,
     target: str = "y",
@@ -330,7 +336,8 @@ def report_html(
     Parameters
     ----------
     data
-        X (T, D) and y (T,) to hold predictions against; at most 1000 rows of them, evenly spaced, are used.
+        X (T, D) and y (T,) to hold predictions against, and behind them the known noise variance of each row if there
+        is one; at most 1000 rows of them, evenly spaced, are used.
     held_out
         Whether these rows took no part in the fit. If they did, the page says that they flatter it.
     title
@@ -342,10 +349,11 @@ def report_html(
     settings
         `Settings` of the fit or a mapping, for the table of settings.
     """
-    X, y = (None, None) if data is None else checked_rows(*data)
+    X, y = (None, None) if data is None else checked_rows(*data[:2])
+    v = None if data is None or y is None or len(data) < 3 or data[2] is None else checked_variances(data[2], len(y))
     n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
     version = getattr(sys.modules["integrand"], "__version__", "unknown")
-    subject = Subject(posterior, X, y, held_out, n_rows, target, settings, version)
+    subject = Subject(posterior, X, y, v, held_out, n_rows, target, settings, version)
     heading = title or f"Sparse Gaussian process for {target}"
     made_sections = [made for make in SECTIONS if (made := make(subject))]
     links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name, _ in made_sections)

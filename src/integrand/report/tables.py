@@ -164,9 +164,10 @@ def sampler(posterior: Posterior) -> list[Row]:
     ]
 
 
-def metrics(posterior: Posterior, X: Any, y: Any) -> list[Row]:
+def metrics(posterior: Posterior, X: Any, y: Any, noise_variance: Any = None) -> list[Row]:
     """Scores of the predictions at rows X (T, D), y (T,): ``metric``, ``value``, ``meaning``."""
-    scores = evaluate(posterior.predict(X, include_noise=True).mixture(), np.asarray(y, float))
+    predictive = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
+    scores = evaluate(predictive.mixture(), np.asarray(y, float))
     return [{"metric": name, "value": value, "meaning": _MEANINGS.get(name, "")} for name, value in scores.items()]
 
 

@@ -16,15 +16,15 @@ from integrand.precision import float64_scope
 from integrand.targets.evaluation import Evaluation, density, evaluation, packed, prior_terms
 
 
-def _exact(phi, X, y, model: Model):
+def _exact(phi, X, y, v, model: Model):
     trace_counts["exact"] += 1
-    value, d_phi = jax.value_and_grad(lambda phi: log_marginal_likelihood(model.gp(model.theta(phi)), X, y))(phi)
+    value, d_phi = jax.value_and_grad(lambda phi: log_marginal_likelihood(model.gp(model.theta(phi)), X, y, v))(phi)
     return packed(value, d_phi, prior_terms(model, phi))
 
 
-def _exact_value(phi, X, y, model: Model):
+def _exact_value(phi, X, y, v, model: Model):
     trace_counts["exact value"] += 1
-    return log_marginal_likelihood(model.gp(model.theta(phi)), X, y) + model.log_prior(phi)
+    return log_marginal_likelihood(model.gp(model.theta(phi)), X, y, v) + model.log_prior(phi)
 
 
 @functools.cache
@@ -52,8 +52,11 @@ class ExactTarget(Target):
 
     @functools.cached_property
     def _arrays(self):
+        """X, y and what is known of the variance of the noise."""
         with float64_scope():
-            return self.data.arrays()
+            X, y = self.data.arrays()
+            v = self.data.noise_variances()
+            return X, y, np.zeros(()) if v is None else v
 
     @property
     def threads(self) -> int:

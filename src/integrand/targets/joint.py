@@ -255,7 +255,8 @@ class JointTarget:
             return self.data
         with float64_scope():
             X, y = (np.asarray(a)[rows] for a in self.data.arrays())
-            return Dataset.of(X, y, len(rows))
+            v = self.data.noise_variances()
+            return Dataset.of(X, y, len(rows), None if v is None else np.asarray(v)[rows])
 
     def traced(self, Z: Inducing, sites: Sites | None = None) -> TracedDensity:
         """The density at fixed Z for samplers that run inside JAX.
