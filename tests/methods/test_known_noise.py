@@ -24,6 +24,7 @@ from integrand.data.scaling import Standardiser
 from integrand.likelihoods import Gaussian
 from integrand.model import Model
 from integrand.posterior.conditional import exact_conditional, marginals, sparse_conditional
+from integrand.posterior.residuals import Marginals, left_out_sparse, marginals_of
 from integrand.targets import CollapsedTarget
 
 N, TINY = 30, Jitter(1e-12)
@@ -128,6 +129,24 @@ def test_predictions_are_those_of_the_exact_GP():
         np.testing.assert_allclose(a, b, atol=1e-8)
 
 
+@pytest.mark.usefixtures("strict_float64")
+def test_leave_one_out_residuals_know_the_noise():
+    """Those of the closed form are those of the exact GP without the row."""
+    X, y, v = make_rows(n=12)
+    model, data = Model(RBF(), 2, noise=0.3, mean=0.0), Dataset.of(X, y, 20, v)
+    phis = model.start()[None]
+    sparse = sparse_conditional(phis, X, CollapsedTarget(model, data, TINY).inducing_posterior)
+    K = np.asarray(model.gp(model.theta(jnp.asarray(phis[0]))).kernel.gram(jnp.concatenate([X, X])))
+    parts = (np.array(a)[None] for a in marginals_of(sparse, 0, K, 0.0, TINY))
+    left_out = left_out_sparse(Marginals(*parts, 0.3**2 + v[None]), y)
+    for i in range(12):
+        others = np.arange(12) != i
+        solved = np.linalg.solve(K[:12, :12][np.ix_(others, others)] + np.diag(0.09 + v[others]), K[:12, i][others])
+        np.testing.assert_allclose(left_out.means[0, i], solved @ y[others], atol=1e-6)
+        wanted = K[i, i] - solved @ K[:12, i][others] + 0.09 + v[i]
+        np.testing.assert_allclose(left_out.variances[0, i], wanted, rtol=1e-6)
+
+
 def test_sources_give_the_same_rows(tmp_path):
     """Arrays, memory maps and Parquet; in memory, and streamed."""
     X, y, v = make_rows(n=500)
@@ -207,7 +226,7 @@ def test_scikit_learn_hands_the_variances_on():
         search = GridSearchCV(gp, {"steps": [10]}, cv=2, error_score="raise").fit(X, y, noise_variance=v)
     half = clone(gp).fit(X[30:], y[30:], noise_variance=v[30:])
     np.testing.assert_array_equal(scores["estimator"][0].predict(X), half.predict(X))
-    mean, std = search.predict(X, return_std=True, noise_variance=v)
+    mean, std = search.best_estimator_.predict(X, return_std=True, noise_variance=v)
     assert (std**2 >= v).all()
     assert mean.shape == (60,)
 

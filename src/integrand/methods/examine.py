@@ -93,16 +93,18 @@ def _some_rows(problem: Problem) -> Rows:
     if not data.local:
         if problem.subsample is None:
             return Rows(np.zeros((0, data.n_columns)), np.zeros(0), np.zeros(0, bool))
-        X, y = map(np.asarray, problem.subsample.arrays())
+        with float64_scope():
+            (X, y), v = map(np.asarray, problem.subsample.arrays()), problem.subsample.noise_variances()
         index = np.linspace(0, len(y) - 1, min(_SOME_ROWS, len(y))).astype(int)
-        return Rows(X[index], y[index], np.zeros(max(len(index) - 1, 0), bool))
+        known = 0.0 if v is None else np.asarray(v)[index]
+        return Rows(X[index], y[index], np.zeros(max(len(index) - 1, 0), bool), known)
     with float64_scope():
-        X, y = map(np.asarray, data.arrays())
+        (X, y), v = map(np.asarray, data.arrays()), data.noise_variances()
     index = np.arange(len(y))
     if len(y) > _EXACT_ROWS:
         starts = np.linspace(0, len(y) - _RUN, _SOME_ROWS // _RUN).astype(int)
         index = np.unique(starts[:, None] + np.arange(_RUN))
-    return Rows(X[index], y[index], np.diff(index) == 1)
+    return Rows(X[index], y[index], np.diff(index) == 1, 0.0 if v is None else np.asarray(v)[index])
 
 
 def _ranges(problem: Problem) -> Float[np.ndarray, "D 2"]:
@@ -183,7 +185,8 @@ def _dense_values(
     """L(θ, Z), L(θ, Z ∪ Z') and log p(y | θ) at each draw."""
     M, values = len(Z), []
     both = np.concatenate([np.arange(M), M + further])
-    for K, noise, mean in _covariances(problem.model, phis, np.concatenate([Z, rows.X])):
+    for K, sigma2, mean in _covariances(problem.model, phis, np.concatenate([Z, rows.X])):
+        noise = sigma2 + rows.noise_variance
         bounds = [
             _dense_bound(problem, rows, K[:, M:], K[np.ix_(own, own)], own, noise, mean) for own in (both[:M], both)
         ]
@@ -196,7 +199,7 @@ def _bound_afresh(problem: Problem, rows: Rows, M: int, phi: Float[np.ndarray, "
     K, noise, mean = next(_covariances(problem.model, phi, rows.X))
     chosen = further_points(K, 0, M, problem.jitter)
     if exact:
-        value = _dense_bound(problem, rows, K, K[np.ix_(chosen, chosen)], chosen, noise, mean)
+        value = _dense_bound(problem, rows, K, K[np.ix_(chosen, chosen)], chosen, noise + rows.noise_variance, mean)
     elif len(chosen) == M:
         value = CollapsedTarget(problem.model, problem.data, problem.jitter).value(phi[0], rows.X[chosen])
     else:
@@ -210,7 +213,7 @@ def _dense_bound(
     K: Float[np.ndarray, "T N"],
     Kmm: Float[np.ndarray, "M M"],
     points: Int[np.ndarray, " M"],
-    noise: float,
+    noise: float | Float[np.ndarray, " N"],
     mean: float,
 ) -> float:
     """The bound with some of the T points, the last N of which are the rows."""
@@ -234,7 +237,8 @@ def _residuals(posterior: Posterior, problem: Problem, rows: Rows) -> tuple[Resi
         return residuals_of(left_out_exact(conditional, draws, y), y), rows
     best = is_best_for_gaussian_noise(model, conditional)
     if not best and len(y) > _WEIGHTED_ROWS:
-        rows = Rows(rows.X[:_WEIGHTED_ROWS], y[:_WEIGHTED_ROWS], rows.follows[: _WEIGHTED_ROWS - 1])
+        known = rows.noise_variance[:_WEIGHTED_ROWS] if isinstance(rows.noise_variance, np.ndarray) else 0.0
+        rows = Rows(rows.X[:_WEIGHTED_ROWS], y[:_WEIGHTED_ROWS], rows.follows[: _WEIGHTED_ROWS - 1], known)
         y = rows.y
     draws = _evenly(conditional.n_draws, _DRAWS if best else _WEIGHTED_DRAWS)
     f = _marginals(model, conditional, draws, rows, problem)
@@ -261,4 +265,7 @@ def _marginals(
     if not parts:
         return None
     means, explained, left = (np.array(part) for part in zip(*parts, strict=True))
-    return Marginals(means, explained, left, np.array(noises))
+    noise = np.array(noises)
+    if isinstance(rows.noise_variance, np.ndarray):
+        noise = noise[:, None] + rows.noise_variance
+    return Marginals(means, explained, left, noise)

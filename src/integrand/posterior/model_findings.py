@@ -39,6 +39,7 @@ class Rows(NamedTuple):
     X: Float[np.ndarray, "n D"]
     y: Float[np.ndarray, " n"]
     follows: Bool[np.ndarray, " n-1"]
+    noise_variance: Float[np.ndarray, " n"] | float = 0.0  # known, beside the model's noise
 
 
 def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int) -> list[Finding]:

@@ -37,12 +37,20 @@ class Residuals(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Of f at each row under each draw: mean, variance from q(u), variance that u leaves open, and σ² of each draw."""
+    """Of f at each row under each draw: mean, variance from q(u), variance that u leaves open, and that of the noise.
+
+    The noise is one number for each draw, or one for each draw and row where something is known of the rows' noise.
+    """
 
     mean: Float[np.ndarray, "J n"]
     explained: Float[np.ndarray, "J n"]
     open: Float[np.ndarray, "J n"]
-    noise: Float[np.ndarray, " J"]
+    noise: Float[np.ndarray, " J"] | Float[np.ndarray, "J n"]
+
+    @property
+    def noise_variances(self) -> Float[np.ndarray, "J _"]:
+        """Of each draw, to be broadcast over rows."""
+        return self.noise.reshape(len(self.noise), -1)
 
 
 def marginals_of(
@@ -66,7 +74,7 @@ def marginals_of(
 
 def left_out_sparse(f: Marginals, y: Float[np.ndarray, " n"]) -> GaussianMixture:
     """The mixture over draws of y at each row, without that row; q(u) has been the best for Gaussian noise."""
-    s = f.noise[:, None]
+    s = f.noise_variances
     left = np.maximum(1.0 - f.explained / s, _LEAST_LEFT)
     mean = (f.mean - f.explained * y / s) / left
     return GaussianMixture(mean, f.explained / left + f.open + s)
@@ -95,7 +103,7 @@ def weighted_residuals(model: Model, f: Marginals, y: Float[np.ndarray, " n"], r
     The F(y) of a whole number is a uniform value between F(y - 1) and F(y).
     """
     likelihood, variance = model.likelihood, f.explained + f.open
-    noise = np.sqrt(f.noise)[:, None]
+    noise = np.sqrt(f.noise_variances)
     log_p = np.asarray(likelihood.marginal_log_prob(y, f.mean, variance, noise))
     weights = np.exp(np.min(log_p, axis=0) - log_p)
     weights = weights / weights.sum(axis=0)

@@ -44,24 +44,31 @@ def dense_bound(
     Kmn: Float[np.ndarray, "M N"],
     variances: Float[np.ndarray, " N"],
     residuals: Float[np.ndarray, " N"],
-    noise: float,
+    noise: float | Float[np.ndarray, " N"],
     bound: str,
 ) -> float:
-    """L(θ, Z) as in `bounds.collapsed`, from k(Z, Z) with jitter, k(Z, X), k(x, x), y - mean and σ²; NaN on failure."""
+    """L(θ, Z) as in `bounds.collapsed`, from k(Z, Z) with jitter, k(Z, X), k(x, x) and y - mean; NaN on failure.
+
+    The noise is σ², or sₙ of each row.
+    """
     try:
         A = solve_triangular(np.linalg.cholesky(Kmm), Kmn, lower=True)
         LB = np.linalg.cholesky(np.eye(len(A)) + (A / noise) @ A.T)
     except np.linalg.LinAlgError:
         return math.nan
     c = solve_triangular(LB, A @ (residuals / noise), lower=True)
-    log_determinant = len(residuals) * math.log(2.0 * math.pi * noise) + 2.0 * np.sum(np.log(np.diagonal(LB)))
+    log_determinant = np.sum(np.log(2.0 * math.pi * noise) * np.ones(len(residuals))) + 2.0 * np.sum(
+        np.log(np.diagonal(LB))
+    )
     left = np.maximum(variances - np.sum(A**2, axis=0), 0.0) / noise
     trace = np.sum(np.log1p(left) if bound == "tight" else left)
-    return float(-0.5 * (log_determinant + residuals @ residuals / noise - c @ c + trace))
+    return float(-0.5 * (log_determinant + residuals @ (residuals / noise) - c @ c + trace))
 
 
-def log_marginal(K: Float[np.ndarray, "N N"], residuals: Float[np.ndarray, " N"], noise: float) -> float:
-    """log p(y | θ) of the exact GP, from k(X, X), y - mean and σ²; NaN if it fails."""
+def log_marginal(
+    K: Float[np.ndarray, "N N"], residuals: Float[np.ndarray, " N"], noise: float | Float[np.ndarray, " N"]
+) -> float:
+    """log p(y | θ) of the exact GP, from k(X, X), y - mean and σ² (or sₙ of each row); NaN if it fails."""
     try:
         L = np.linalg.cholesky(K + noise * np.eye(len(K)))
     except np.linalg.LinAlgError:
