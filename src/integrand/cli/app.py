@@ -223,9 +223,6 @@ def predict(
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
     sep: Sep = None,
-    noise_column: Annotated[
-        str | None, typer.Option(help="known variance of each row's noise; default: that of the fit, if it is there")
-    ] = None,
     seed: Seed = 0,
     modules: Import = None,
 ) -> None:
@@ -233,7 +230,7 @@ def predict(
     from integrand.cli.commands import predict_table
 
     import_modules(modules)
-    predict_table(model, data, out, quantiles, samples, seed, sep, noise_column)
+    predict_table(model, data, out, quantiles, samples, seed, sep)
 
 
 @command

@@ -248,14 +248,7 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
 
 
 def predict_table(
-    model: Path,
-    data: Path,
-    out: Path | None,
-    quantiles: str,
-    samples: int,
-    seed: int,
-    sep: str | None,
-    noise_column: str | None = None,
+    model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int, sep: str | None
 ) -> None:
     """Predictions for each row of a table, in blocks of rows, behind the columns that name the rows."""
     levels = _levels(quantiles)
@@ -266,8 +259,8 @@ def predict_table(
         check_output(out)
     saved, rng = load_model(model), np.random.default_rng(seed)
     outside: list[np.ndarray] = []
-    names, known = [*saved.feature_names], noise_column or saved.extra.get("noise_column")
-    if known and noise_column is None and known not in column_names(data, sep):
+    names, known = [*saved.feature_names], saved.extra.get("noise_column")
+    if known and known not in column_names(data, sep):
         without = "sd_y and the quantiles are without the known noise"
         print(f"integrand: {data} has no column {known!r}: {without}", file=sys.stderr)
         known = None
