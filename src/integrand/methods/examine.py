@@ -158,7 +158,7 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
         values = _dense_values(problem, rows, Z, further, phis)
     else:
         target, both = CollapsedTarget(problem.model, data, problem.jitter), np.concatenate([Z, rows.X[further]])
-        values = np.array([(target.value(phi, Z), target.value(phi, both), math.nan) for phi in phis])
+        values = np.stack([_bounds(target, phis, Z), _bounds(target, phis, both), np.full(len(phis), math.nan)], axis=1)
     values = values[np.all(np.isfinite(values[:, :2]), axis=1)]
     gains, slacks = values[:, 1] - values[:, 0], values[:, 2] - values[:, 0]
     if len(gains) == 0:
@@ -173,6 +173,13 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
         slack=float(slacks.mean()),
         slack_sd=float(slacks.std(ddof=1)) if len(gains) > 1 else math.nan,
     )
+
+
+def _bounds(
+    target: CollapsedTarget, phis: Float[np.ndarray, "J P"], Z: Float[np.ndarray, "M D"]
+) -> Float[np.ndarray, " J"]:
+    """L(θ, Z) of all rows at each draw, by the program that samplers have compiled."""
+    return target.values(phis, Z) - np.array([target.log_prior(phi) for phi in phis])
 
 
 def _dense_values(
@@ -201,7 +208,7 @@ def _bound_afresh(problem: Problem, rows: Rows, M: int, phi: Float[np.ndarray, "
     if exact:
         value = _dense_bound(problem, rows, K, K[np.ix_(chosen, chosen)], chosen, noise + rows.noise_variance, mean)
     elif len(chosen) == M:
-        value = CollapsedTarget(problem.model, problem.data, problem.jitter).value(phi[0], rows.X[chosen])
+        value = float(_bounds(CollapsedTarget(problem.model, problem.data, problem.jitter), phi, rows.X[chosen])[0])
     else:
         value = math.nan
     return value if math.isfinite(value) else -math.inf
@@ -240,7 +247,8 @@ def _residuals(posterior: Posterior, problem: Problem, rows: Rows) -> tuple[Resi
         known = rows.noise_variance[:_WEIGHTED_ROWS] if isinstance(rows.noise_variance, np.ndarray) else 0.0
         rows = Rows(rows.X[:_WEIGHTED_ROWS], y[:_WEIGHTED_ROWS], rows.follows[: _WEIGHTED_ROWS - 1], known)
         y = rows.y
-    draws = _evenly(conditional.n_draws, _DRAWS if best else _WEIGHTED_DRAWS)
+    wanted = _DRAWS if problem.data.n_rows <= _MANY_ROWS else _FEW_DRAWS
+    draws = _evenly(conditional.n_draws, wanted if best else _WEIGHTED_DRAWS)
     f = _marginals(model, conditional, draws, rows, problem)
     if f is None:
         return None, rows
