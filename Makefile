@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-peers bench-scale docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-peers bench-scale bench-truth docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how
 
 bench-findings: $(STAMP) ## findings on the model in twelve broken and twelve sound situations, into findings.jsonl
 	$(BIN)/python -m benchmarks.findings $(ARGS)
+
+bench-truth: $(STAMP) ## is what is called converged right? Fits beside quadrature (hours; can be interrupted)
+	$(BIN)/python -m benchmarks.truth $(ARGS)
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)

@@ -242,6 +242,7 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
     facts["fixed"] = {v.name: float(v.original) for v in values(posterior.model) if v.fixed}
     if posterior.evidence is not None:
         facts["log_evidence"], facts["log_evidence_error"] = posterior.evidence
+        facts["log_evidence_is_bound"] = posterior.evidence_is_bound
     facts["seconds"] = dict(posterior.seconds)
     facts["counts"] = dict(posterior.counts)
     return facts

@@ -53,6 +53,7 @@ def compare_table(
     X, y, inputs, _, remarks = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
+    evidence: dict[str, list[float]] = {m: [] for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
     for k, split in enumerate(k_folds(len(y), folds, seed)):
         for m in names:
@@ -61,10 +62,13 @@ def compare_table(
             scores[m]["nlpd"][split.test] = -predictive.log_density(y[split.test])
             scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
             seconds[m] += sum(posterior.seconds.values())
+            evidence[m] += [] if posterior.evidence is None else [posterior.evidence[0]]
             verdicts[m] += posterior.verdict is not None and not posterior.verdict.ok
             print(f"fold {k + 1} of {folds}: {m} done", file=sys.stderr, flush=True)
     rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
     for m in names:
+        known = len(evidence[m]) == folds
+        rows[m]["log_evidence"] = float(np.mean(evidence[m])) if known else None  # of the training rows of a fold
         rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
     facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer_of(names, scores)}
     return facts, _text(names, rows, facts["answer"])
@@ -110,5 +114,8 @@ def _text(names: list[str], rows: dict[str, dict[str, Any]], sentence: str) -> s
         + f" {rows[m]['seconds']:9.1f}"
         for m in names
     ]
+    known = [f"{m} {rows[m]['log_evidence']:.2f}" for m in names if rows[m]["log_evidence"] is not None]
+    if known:  # of a sparse method a lower bound
+        lines.append(f"mean log evidence of the training rows (a lower bound for sparse methods): {', '.join(known)}")
     note = "Less is better; ± is one standard error over rows; the first method's seconds include compiling."
     return "\n".join([head, *lines, note, "", sentence])

@@ -8,6 +8,9 @@ H and W come from gradients one standard deviation to either side in each of the
 them give all second derivatives, and of the third ones all but those in three different directions. Beyond R_i a
 coordinate takes no further part in the third order, which would make c rise without end there.
 
+To this ThirdOrder adds heavier tails, Σ log((1 - w) + w t(δ_i) / N(δ_i)): where d has longer tails than c, as along a
+lengthscale that does not matter, few proposals would go there and chains would stay long.
+
 A proposal is the end of some HMC transitions that leave c invariant and reversible. It is accepted with probability
 min(1, [d(x') c(x)] / [d(x) c(x')]), which leaves the exact density d invariant, however poor c is (Christen & Fox
 2005).
@@ -15,6 +18,7 @@ min(1, [d(x') c(x)] / [d(x) c(x')]), which leaves the exact density d invariant,
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +36,8 @@ from integrand.infer.optimise import LogDensity, Vector, maximise_lbfgs
 
 # R_i at most, in standard deviations; and the share of the second order that the third may take back in a coordinate.
 _MAX_REACH, _MAX_SHARE = 4.0, 0.8
+# The share of t tails in the surrogate, ν of them, and the standard deviations beyond which they grow no more.
+_TAIL_SHARE, _TAIL_FREEDOM, _TAIL_END = 0.1, 3.0, 5.0
 # Smallest curvature, of 1 in whitened coordinates: c has to fall in every direction.
 _MIN_CURVATURE = 0.1
 # Newton's method ends when it promises less than this (nats), or after this many gradients.
@@ -77,9 +83,30 @@ class ThirdOrder(Target):
         log_density = self.exact.value_and_gradient
         return expansion_around(log_density, centred_at_mode(log_density, self.coordinates))
 
+    @functools.cached_property
+    def _sds(self) -> Vector:
+        """Of each whitened coordinate, by the second order alone."""
+        return np.sqrt(np.diag(np.linalg.inv(-self.expansion.H)))
+
     def value_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """c(x) and its gradient."""
-        return self.expansion.value_and_gradient(x)
+        """c(x) with heavier tails, and its gradient."""
+        value, gradient = self.expansion.value_and_gradient(x)
+        coordinates = self.expansion.coordinates
+        more, slope = heavier_tails(coordinates.to_eta(x) / self._sds)
+        return value + more, gradient + np.linalg.solve(coordinates.factor.T, slope / self._sds)
+
+
+def heavier_tails(z: Vector) -> tuple[float, Vector]:
+    """Σ log((1 - w) + w t(z_i) / N(z_i)): with it a normal density has a share w of t tails; and the gradient.
+
+    Beyond five standard deviations it rises no more: directions are not quite independent, and c has to fall in all.
+    """
+    nu, near = _TAIL_FREEDOM, np.clip(z, -_TAIL_END, _TAIL_END)
+    constant = math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu) + 0.5 * math.log(2.0 / nu)
+    ratio = np.exp(constant - 0.5 * (nu + 1.0) * np.log1p(near**2 / nu) + 0.5 * near**2)
+    total = 1.0 - _TAIL_SHARE + _TAIL_SHARE * ratio
+    slope = np.where(z == near, _TAIL_SHARE * ratio * (near - (nu + 1.0) * near / (nu + near**2)) / total, 0.0)
+    return float(np.sum(np.log(total))), slope
 
 
 def expansion_around(log_density: LogDensity, coordinates: Coordinates) -> Expansion:

@@ -25,6 +25,8 @@ LEAST_PROPOSALS = 100
 # Chains and proposals disagree where a number differs by this many standard errors, and by this share of a posterior sd
 # (of a probability: by this much).
 _ERRORS, _SHARE_OF_SD, _PROBABILITY = 4.0, 0.3, 0.1
+# With k̂ above its limit, no proposal may have more than this share of all weights.
+_HEAVY = 0.02
 # Quantiles that are compared, by the share of draws below them.
 _TAILS = (0.01, 0.99)
 
@@ -56,11 +58,14 @@ def second_opinion(
 ) -> list[Finding]:
     """What the verdict says of chains beside weighted proposals: k̂, and numbers or masses of modes that differ."""
     if result.k_hat > K_HAT_LIMIT:
+        serious = float(result.weights.max()) > _HEAVY
         sentence = (
             f"Pareto k̂ of the independence proposals is {result.k_hat:.2f} (limit {K_HAT_LIMIT}): they do not cover "
             "the posterior, and a part of it may be missing."
         )
-        return [Finding("pareto-k", True, sentence, "Use priors with lighter tails, or compare with sampler='nuts'.")]
+        return [
+            Finding("pareto-k", serious, sentence, "Use priors with lighter tails, or compare with sampler='nuts'.")
+        ]
     columns = [(name, proposals.x[:, i], chains.x[:, :, i]) for i, name in enumerate(names)]
     if len(modes) > 1:
         of_proposals, of_draws = membership(modes, proposals.x), membership(modes, chains.x)

@@ -17,8 +17,9 @@ from integrand.infer.base import Chains, Finding
 from integrand.infer.convergence import R_HAT_LIMIT, Convergence, convergence, e_bfmi
 
 E_BFMI_LIMIT = 0.3
-# Shares of trajectories that may diverge (one may anyway), or of evaluations that may fail, before the verdict is bad.
-DIVERGENCE_LIMIT = 0.005
+# Shares of trajectories that may diverge, or of evaluations that may fail, before the verdict is bad. A few may diverge
+# anyway: where few draws have trajectories, two of a hundred are no larger share of the draws.
+DIVERGENCE_LIMIT, DIVERGENCES_ALLOWED = 0.005, 4
 REJECTION_LIMIT = 0.05
 # A gain of the bound below this many nats cannot be seen in a prediction.
 TOLERANCE_NATS = 0.25
@@ -211,7 +212,7 @@ def verdict(
         findings.append(
             Finding(
                 "divergences",
-                divergences > 1 and share > DIVERGENCE_LIMIT,
+                divergences > DIVERGENCES_ALLOWED and share > DIVERGENCE_LIMIT,
                 f"{divergences} of {counted(chains.n_trajectories, 'trajectory').replace('ys', 'ies')} diverged.",
                 "Raise `target_accept=0.95`, or use priors with lighter tails.",
             )

@@ -135,6 +135,11 @@ class Posterior:
         return None if self.verdict is None else self.verdict.sparseness
 
     @property
+    def evidence_is_bound(self) -> bool:
+        """Whether the evidence is log ∫ p(θ) exp L(θ, Z) dθ, which is no more than that of the exact model."""
+        return self.Z_path is not None
+
+    @property
     def Z(self) -> Float[np.ndarray, "M D"]:
         """Inducing inputs in the units of the data: training inputs for exact methods, the mean of drawn ones."""
         inputs = self.conditional.inputs

@@ -111,7 +111,8 @@ def _fitted(s: Subject) -> Section:
     if not isinstance(model.likelihood, Gaussian):
         pairs["Likelihood"] = f"<code>{escape(repr(model.likelihood))}</code>"
     if p.evidence is not None:
-        pairs["Log evidence"] = f"{p.evidence[0]:.2f} ± {p.evidence[1]:.2f} (standardised data)"
+        label = "Log evidence, a lower bound" if p.evidence_is_bound else "Log evidence"
+        pairs[label] = f"{p.evidence[0]:.2f} ± {p.evidence[1]:.2g} (standardised data)"
     if s.n_rows is not None:
         pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f")
     pairs["Columns"] = f"{model.n_columns}: {escape(names)}"
