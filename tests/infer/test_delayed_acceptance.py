@@ -16,6 +16,7 @@ from integrand.infer.delayed_acceptance import (
     ThirdOrder,
     centred_at_mode,
     expansion_around,
+    heavier_tails,
 )
 from known_posteriors import FunctionTarget, assert_mean, assert_same, shifted
 
@@ -434,3 +435,34 @@ def test_the_draws_after_a_trial_are_those_of_its_step_sizes():
     assert np.all(np.ptp(result.chains.step_size, axis=1) == 0.0)
     again, _ = run()
     assert_same(result.chains, again.chains)
+
+
+def test_heavier_tails_have_their_gradient_and_end():
+    z = np.array([-6.0, -3.0, -0.2, 0.0, 1.5, 4.0])
+    value, slope = heavier_tails(z)
+    steps = 1e-6 * np.eye(len(z))
+    numerical = [(heavier_tails(z + d)[0] - heavier_tails(z - d)[0]) / 2e-6 for d in steps]
+    np.testing.assert_allclose(slope, numerical, atol=1e-6)
+    assert slope[0] == 0.0
+    # As a density it is a mixture: a tenth of it is a t.
+    grid = np.linspace(-4.9, 4.9, 2_001)
+    mixture = np.exp([heavier_tails(np.array([g]))[0] for g in grid]) * stats.norm.pdf(grid)
+    np.testing.assert_allclose(mixture, 0.9 * stats.norm.pdf(grid) + 0.1 * stats.t(3).pdf(grid), rtol=1e-10)
+    assert value > 0.0
+
+
+def test_chains_reach_a_long_tail():
+    """One coordinate has the tail of an exponential; its 99 % quantile is passed as often as it should be."""
+    truth = stats.genlogistic(1.0, scale=0.6)
+
+    def f(x):
+        return float(truth.logpdf(x[0])), np.array([-np.tanh(x[0] / 1.2) / 0.6])
+
+    exact = FunctionTarget(f, lambda x: f(x)[0], dimension=1)
+    coordinates = Coordinates(np.zeros(1), np.array([[np.sqrt(2.0) * 0.6]]))
+    surrogate = ThirdOrder(exact, coordinates)
+    plan = shifted(Plan(warmup=60, draws=1_500, seed=(4,)))
+    starts = np.linspace(-1.0, 1.0, 4)[:, None]
+    x = DelayedAcceptance(exact).sample(surrogate, starts, coordinates, plan, keep_going).chains.x[:, :, 0]
+    for p in (0.01, 0.99):
+        assert_mean((x < truth.ppf(p)).astype(float), p)

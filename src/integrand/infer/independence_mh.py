@@ -91,7 +91,10 @@ class IndependenceMH(Sampler):
         """Around the coordinates, or over the modes where there are several."""
         if len(self.modes) < 2:
             return Mixture.over([coordinates], [0.0], self.broad)
-        return Mixture.over([m.coordinates for m in self.modes], [m.log_mass for m in self.modes], self.broad)
+        among, masses = [m.coordinates for m in self.modes], [m.log_mass for m in self.modes]
+        if coordinates.warp is not None:  # of draws: they know more than curvatures do
+            among, masses = [coordinates, *among], [float(np.logaddexp.reduce(masses)), *masses]
+        return Mixture.over(among, masses, self.broad)
 
     def warm_up(
         self,

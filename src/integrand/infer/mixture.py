@@ -192,8 +192,7 @@ class Mixture:
     def refitted(self, draws: Float[np.ndarray, "n P"], proposed: Points, log_weights: Values) -> "Mixture":
         """Fitted to draws of chains and to all proposals, these with their importance weights log d/q.
 
-        Weights of the components are those of the proposals: chains may not have found from mode to mode yet. Shapes
-        are by both, as one weighted sample for each component, and shrunk towards those before.
+        Both are one weighted sample. Shapes are shrunk towards those before.
         """
         w = truncated_weights(log_weights)
         ess = 1.0 / float(np.sum(w**2))
@@ -201,7 +200,7 @@ class Mixture:
         belongs = self.responsibilities(x)
         n = len(draws) + ess
         v = np.concatenate([np.full(len(draws), 1.0), ess * w])[:, None] * belongs
-        mass = (ess * (w @ belongs[len(draws) :]) + self.weights) / (ess + 1.0)
+        mass = v.sum(axis=0) + self.weights
         counts = np.minimum(v.sum(axis=0), n)
         components = [
             _component(c, x, v[:, k], float(counts[k]), k < self.n_modes) for k, c in enumerate(self.components)
