@@ -12,6 +12,7 @@ again, so the benchmark can be interrupted. At the end it prints its table as Ma
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -23,9 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 import integrand
-from integrand import RBF
+from integrand import RBF, Gamma
+from integrand.infer.base import Counter, Target
+from integrand.infer.convergence import ess_bulk, ess_tail
 from integrand.model import Model
 from integrand.precision import float64_scope
 
@@ -311,6 +315,171 @@ def sparse(rows: Rows, fits: int, seeds: int = 4) -> None:
             rows.add(row | described(posterior, seconds) | scores(posterior.chains.x, grid))
 
 
+# ---- densities that are known
+
+
+class Known(Target):
+    """A log density in closed form, and what is asked of its draws: shares of them, by name, and the truth."""
+
+    fast_values = True
+
+    def __init__(self, log_density: Callable, dimension: int, shares: dict[str, tuple[Callable, float]]):
+        import jax
+
+        self.shares, self.n_theta, self.dimension = shares, dimension, dimension
+        self.parallel, self.counter = 1, Counter()
+        self._one = jax.jit(jax.value_and_grad(log_density))
+        self._many = jax.jit(lambda xs: jax.lax.map(log_density, xs))
+
+    def value_and_gradient(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Log density and gradient."""
+        with float64_scope():
+            value, gradient = self._one(np.asarray(x, float))
+        self.counter.add(True)
+        return float(value), np.asarray(gradient)
+
+    def values(self, xs: np.ndarray) -> np.ndarray:
+        """Of several x: always as many in a call, so that one program serves."""
+        padded = np.resize(xs, (64 * -(-len(xs) // 64), xs.shape[1]))
+        with float64_scope():
+            parts = [np.asarray(self._many(padded[i : i + 64])) for i in range(0, len(padded), 64)]
+        return np.concatenate(parts)[: len(xs)]
+
+
+def _below(q: float, x: np.ndarray) -> np.ndarray:
+    return x[..., 0] < q
+
+
+def known_targets() -> dict[str, Known]:
+    """Long tails, a funnel, a banana, and two distant modes of unequal width."""
+    import jax.numpy as jnp
+    from jax.nn import log_sigmoid
+    from jax.scipy.special import logsumexp
+
+    def quantiles(ppf: Callable) -> dict[str, tuple[Callable, float]]:
+        return {f"p{p:g}": (functools.partial(_below, float(ppf(p))), p) for p in QUANTILES}
+
+    def logit_beta(x):
+        return jnp.sum(log_sigmoid(x) + 0.3 * log_sigmoid(-x)) + 3.0 * math.log(0.3)
+
+    def log_half_cauchy(x):
+        return jnp.sum(math.log(2.0 / math.pi) + x - jnp.logaddexp(0.0, 2.0 * x))
+
+    def funnel(x):
+        v = x[0]
+        return -0.5 * (v / 3.0) ** 2 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-v) - 0.5 * 4 * v
+
+    def banana(x):
+        return -0.5 * x[0] ** 2 / 4.0 - 0.5 * (x[1] - x[0] ** 2) ** 2 - 0.5 * x[2] ** 2
+
+    def logit(p: float) -> float:
+        u = stats.beta.ppf(p, 1.0, 0.3)
+        return math.log(u) - math.log1p(-u)
+
+    targets = {
+        "logit-Beta(1, 0.3)³": Known(logit_beta, 3, quantiles(logit)),
+        "log-half-Cauchy³": Known(log_half_cauchy, 3, quantiles(lambda p: math.log(stats.halfcauchy.ppf(p)))),
+        "funnel in 5 dimensions": Known(funnel, 5, quantiles(lambda p: 3.0 * stats.norm.ppf(p))),
+        "banana": Known(banana, 3, quantiles(lambda p: 2.0 * stats.norm.ppf(p))),
+    }
+    for n in (2, 8, 15):
+        centre = jnp.full(n, 3.0 / math.sqrt(n) * 2.0)
+
+        def two(x, n=n, centre=centre):
+            wide = math.log(0.6) - 0.5 * jnp.sum((x + centre) ** 2)
+            narrow = math.log(0.4) - 0.5 * jnp.sum((x - centre) ** 2) / 0.36 - n * math.log(0.6)
+            return logsumexp(jnp.stack([wide, narrow])) - 0.5 * n * math.log(2.0 * math.pi)
+
+        mass = {"mass of the narrow mode": (lambda x: x.sum(-1) > 0.0, 0.4)}
+        targets[f"two modes in {n} dimensions"] = Known(two, n, mass)
+    return targets
+
+
+def sampled(target: Known, seed: int) -> tuple[Any, Any, tuple[float, float] | None]:
+    """Chains, verdict and evidence of the default path: a search, pilots, warm-up and the stopping rule."""
+    from integrand.data.dataset import Dataset
+    from integrand.data.scaling import Standardiser
+    from integrand.infer.coordinates import coordinates_at_mode
+    from integrand.kernels import RBF as Kernel
+    from integrand.methods.problem import FitContext, Problem, Settings
+    from integrand.methods.sampling import draw_until_converged, sampler_for
+    from integrand.progress import Silent
+    from integrand.storage.run_store import RunStore
+
+    # A model with as many hyperparameters, of which only their number is used.
+    n = target.dimension
+    kernel = Kernel(lengthscale=Gamma(2.0, 1.0), scale=Gamma(2.0, 1.0) if n > 2 else 1.0)
+    columns = n - 2 if n > 2 else 1
+    model = Model(kernel, columns, noise=Gamma(2.0, 1.0), mean=0.0)
+    assert model.n_theta == n, (model.n_theta, n)
+    X = np.zeros((3, columns))
+    problem = Problem(model, Dataset.of(X, X[:, 0]), Standardiser.identity(columns), Settings(seed=seed))
+    context = FitContext(problem, RunStore(None), Silent())
+    coordinates = coordinates_at_mode(target.value_and_gradient, (model.start(),), saddles=True)
+    chains = draw_until_converged(context, target, sampler_for(problem.settings, target), coordinates)
+    return chains, context.verdict(chains, target.counter), context.evidence
+
+
+def targets(rows: Rows, fits: int) -> None:
+    """Several seeds of each."""
+    known = known_targets()
+    for seed in range(max(1, fits // len(known))):
+        for name, target in known.items():
+            if rows.done(name=name, seed=seed):
+                continue
+            began = time.process_time()
+            chains, verdict, evidence = sampled(target, seed)
+            row: dict[str, Any] = {"name": name, "seed": seed, "ok": verdict.ok, "codes": list(verdict.codes)}
+            row |= {"draws": chains.n_draws, "seconds": round(time.process_time() - began, 3), "evidence": evidence}
+            shares = {key: inside(chains.x)[..., None] + 0.0 for key, (inside, _) in target.shares.items()}
+            row["shares"] = {key: [float(a.mean()), target.shares[key][1]] for key, a in shares.items()}
+            rows.add(row | {"z": {key: _z(a, target.shares[key][1]) for key, a in shares.items()}})
+
+
+def targets_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Shares of draws beside the truth."""
+    yield "| density | fits | converged | share | truth | mean of those that converged | largest \\|z\\| of those |"
+    yield "|---|--:|--:|---|--:|--:|--:|"
+    for name in dict.fromkeys(row["name"] for row in rows):
+        of_name = [row for row in rows if row["name"] == name]
+        ok = [row for row in of_name if row["ok"]]
+        for key, (_, truth) in of_name[0]["shares"].items():
+            mean = f"{np.mean([row['shares'][key][0] for row in ok]):.4f}" if ok else "-"
+            z = f"{max(abs(row['z'][key]) for row in ok):.1f}" if ok else "-"
+            yield f"| {name} | {len(of_name)} | {len(ok)} | {key} | {truth:g} | {mean} | {z} |"
+
+
+def collinear(rows: Rows, fits: int) -> None:
+    """Seeds on 300 rows whose two columns are nearly the same."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal(300)
+    X = np.stack([a, a + 0.05 * rng.standard_normal(300)], axis=1)
+    y = np.sin(1.5 * a) + 0.2 * rng.standard_normal(300)
+    for seed in range(fits):
+        if rows.done(seed=seed):
+            continue
+        began = time.process_time()
+        posterior = fitted(X, y, "pooled", seed, method="sgpr-hmc-fixed-z", n_inducing=15)
+        x = posterior.chains.x
+        quantiles = np.quantile(x, 0.95, axis=(0, 1))
+        ess = ess_tail(x)
+        inside = [np.quantile(x[:, :, i].ravel(), (0.93, 0.97)) for i in range(x.shape[2])]
+        density = [0.04 / (b - a) for a, b in inside]
+        errors = [math.sqrt(0.95 * 0.05 / e) / d for e, d in zip(ess, density, strict=True)]
+        row = {"seed": seed, "quantiles": quantiles.tolist(), "errors": errors, "ess": float(ess_bulk(x).min())}
+        rows.add(row | described(posterior, time.process_time() - began))
+
+
+def collinear_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """How many seeds agree with the median of all."""
+    quantiles, errors = np.array([row["quantiles"] for row in rows]), np.array([row["errors"] for row in rows])
+    z = np.abs(quantiles - np.median(quantiles, axis=0)) / (math.sqrt(2.0) * errors)
+    agree = int(np.sum(np.all(z < 4.0, axis=1)))
+    draws = [row["draws"] for row in rows]
+    yield f"{len(rows)} seeds, {sum(row['ok'] for row in rows)} converged, {_cost(rows)}."
+    yield f"{agree} have all 95 % quantiles within 4 combined errors; {min(draws)} to {max(draws)} draws a chain."
+
+
 # ---- tables
 
 
@@ -364,6 +533,8 @@ SUITES: dict[str, tuple[Callable[..., None], Callable[..., Iterator[str]], int]]
     "population": (population, population_table, 300),
     "bimodal": (bimodal, bimodal_table, 400),
     "sparse": (sparse, bimodal_table, 40),
+    "targets": (targets, targets_table, 70),
+    "collinear": (collinear, collinear_table, 50),
 }
 
 
