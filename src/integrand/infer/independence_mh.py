@@ -35,7 +35,7 @@ from integrand.infer.modes import Mode
 
 # Warm-up has two stages: the second proposes from what the first has drawn. There are more where proposals do not cover
 # the density yet.
-STAGES, MORE_STAGES = 2, 2
+STAGES, MORE_STAGES = 2, 3
 # Steps of EM after each stage.
 _EM_STEPS = 3
 
@@ -58,7 +58,7 @@ class IndependenceMH(Sampler):
 
     modes: tuple[Mode, ...] = ()  # where the density has several: components of q to start from
     broad: Coordinates | None = None  # of a last component, which may hold what is far from all modes
-    enough_k_hat: float = 0.5  # of the weights of a stage: their variance is finite then
+    enough_k_hat: float = 0.4  # of the weights of a stage: their variance is finite below 0.5
     max_leapfrog: int = 4  # steps of an HMC transition, drawn uniformly from 1 to this
     step_jitter: float = 0.2  # relative; avoids periodic trajectories (Neal 2011, section 5.3.2)
     burn_in: float = 0.25  # share of the first stage that q is not fitted to
