@@ -117,8 +117,9 @@ def residual_findings(r: Residuals, rows: Rows, names: Sequence[str]) -> list[Fi
     findings = _structure(r.scores, rows, names)
     if any(f.code == "missed-structure" for f in findings):  # what is missed shows in all the rest, too
         return findings
-    others = _spread(r, rows.X, names)  # makes heavy tails, too
-    return findings + (others or _shape(r.scores) or _calibration(r.scores))
+    spread = _spread(r, rows.X, names)
+    shape = [f for f in _shape(r.scores) if not (spread and f.code == "heavy-tails")]  # a changing spread makes tails
+    return findings + (spread + shape or _calibration(r.scores))
 
 
 def _shape(z: np.ndarray) -> list[Finding]:
