@@ -47,7 +47,7 @@ from integrand.kernels import (
 )
 from integrand.likelihoods import register_likelihood
 from integrand.linalg import Jitter
-from integrand.methods.fit import fit, resume
+from integrand.methods.fit import fit, prior_predictive, resume
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior
@@ -138,6 +138,7 @@ __all__ = [
     "on_variance",
     "open_rows",
     "parse_kernel",
+    "prior_predictive",
     "register_kernel",
     "register_likelihood",
     "register_prior",

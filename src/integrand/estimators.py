@@ -10,17 +10,19 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from integrand.data.checks import refuse_series
 from integrand.data.sources import ArrayRows
 from integrand.errors import InputError
+from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
-from integrand.methods.fit import fit
+from integrand.methods.fit import as_likelihood, fit, prior_predictive
 from integrand.methods.table import METHODS
+from integrand.model import Model
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
 from integrand.priors import DEFAULT
@@ -343,6 +345,22 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         if quantiles is not None:
             results.append(predictive.quantile(levels).T)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def prior_predictive(
+        self, X: Any, y: Any, at: Any = None, n_samples: int = 100, random_state: Any = None
+    ) -> np.ndarray:
+        """Draws of y from the priors alone, before any fit; see `integrand.prior_predictive`. Shape (rows, n_samples).
+
+        `at` are the rows at which to draw; by default at most 200 of X, evenly spaced. Nothing is kept.
+        """
+        estimator: Any = clone(self)
+        rows, y = estimator._checked(X, y=y, y_numeric=True, reset=True)
+        names = getattr(estimator, "feature_names_in_", None)
+        source = ArrayRows(rows, y, None if names is None else list(names))
+        likelihood = as_likelihood(self.likelihood)
+        model = Model(self.kernel or RBF(), source.columns, self.noise, self.mean, self.priors, likelihood)
+        at = None if at is None else estimator._checked(at)
+        return prior_predictive(model, source, at=at, n_draws=n_samples, seed=seed_of(random_state)).T
 
     def sample_y(
         self,

@@ -21,6 +21,11 @@ from integrand.cli.options import (
     Features,
     Ids,
     Import,
+    Kernel,
+    Likelihood,
+    Mean,
+    Noise,
+    Priors,
     Processes,
     Rank,
     Rows,
@@ -81,23 +86,12 @@ def fit(
     sampler: Annotated[
         str, typer.Option(help="default, nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
     ] = "default",
-    likelihood: Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")] = "gaussian",
-    kernel: Annotated[
-        str,
-        typer.Option(
-            help="names, + and *, fields in the units of the columns: \"rbf(active='temp') + periodic(period=1)*rbf\""
-        ),
-    ] = "rbf",
-    noise: Annotated[
-        str | None, typer.Option(help="standard deviation in the units of y, or a prior: 'at_most(0.5)'")
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option(help="level of the function in the units of y, or a prior; default: the mean of y")
-    ] = None,
+    likelihood: Likelihood = "gaussian",
+    kernel: Kernel = "rbf",
+    noise: Noise = None,
+    mean: Mean = None,
     modules: Import = None,
-    priors: Annotated[
-        str, typer.Option(help="of the hyperparameters: paper, scaled or pooled (docs/guides/priors.md)")
-    ] = DEFAULT,
+    priors: Priors = DEFAULT,
     bound: Annotated[
         str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
     ] = None,
@@ -159,6 +153,27 @@ def fit(
     group.leave()
     if group.is_leader:
         finish_fit(posterior, record, out, strict, as_json, flag_words(fit))
+
+
+@command
+def prior(
+    data: Rows,
+    target: Target,
+    kernel: Kernel = "rbf",
+    noise: Noise = None,
+    mean: Mean = None,
+    priors: Priors = DEFAULT,
+    likelihood: Likelihood = "gaussian",
+    draws: Annotated[int, typer.Option(help="draws from the priors")] = 200,
+    out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file for the draws, a row for each")] = None,
+    seed: Seed = 0,
+    modules: Import = None,
+) -> None:
+    """Show the priors in both units, and what they say of y before the fit."""
+    from integrand.cli.commands import show_prior
+
+    import_modules(modules)
+    show_prior(data, target, kernel, {"noise": noise, "mean": mean}, priors, likelihood, (draws, seed), out)
 
 
 @command

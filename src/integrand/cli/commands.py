@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -29,10 +30,11 @@ from integrand.data.tables import (
     read_table,
     table_blocks,
 )
-from integrand.errors import InputError, counted
+from integrand.errors import InputError, PriorWarning, counted
 from integrand.files import check_output
 from integrand.kernels import parse_kernel, parse_value
-from integrand.methods.fit import FitSpec, Settings, as_likelihood, resume, run
+from integrand.likelihoods import Gaussian
+from integrand.methods.fit import FitSpec, Settings, as_likelihood, prior_predictive, resume, run
 from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
@@ -83,6 +85,40 @@ def fit_table(
     record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
     with RunStore.create(run_dir, spec, record) as store:
         return run(spec, store, progress), record
+
+
+def show_prior(
+    data: Path,
+    target: str,
+    kernel: str,
+    others: dict[str, str | None],
+    priors: str,
+    likelihood: str,
+    draws_and_seed: tuple[int, int],
+    out: Path | None,
+) -> None:
+    """Print the model in both units, and quantiles of y under the priors beside those of the data."""
+    if out is not None:
+        check_output(out)
+    tree, (noise, mean) = parse_kernel(kernel), (_value(others[name]) for name in ("noise", "mean"))
+    X, y, columns = read_table(data).split(target)
+    model = Model(tree, columns, noise, mean, priors, as_likelihood(likelihood))
+    rows, settings = ArrayRows(X, y, columns), Settings()
+    spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, settings)
+    print(spec.model)
+    for finding in spec.findings:
+        print(f"! {finding.sentence} {finding.remedy}")
+    n_draws, seed = draws_and_seed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PriorWarning)  # printed above
+        draws = prior_predictive(model, rows, n_draws=n_draws, seed=seed)
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    print(f"\n{target:<12}" + "".join(f"{f'{p:.0%}':>10}" for p in levels))
+    for name, numbers in (("in the data", y), ("a priori", draws)):
+        print(f"{name:<12}" + "".join(f"{q:>10.4g}" for q in np.quantile(numbers, levels)))
+    if out is not None:
+        with block_writer(out) as write:
+            write({f"row{i}": column for i, column in enumerate(draws.T)})
 
 
 def _value(text: str | None) -> Any:

@@ -31,6 +31,28 @@ Rows = Annotated[
 Target = Annotated[str, typer.Option("--target", help="column to predict")]
 
 
+Kernel = Annotated[
+    str,
+    typer.Option(
+        help="names, + and *, fields in the units of the columns: \"rbf(active='temp') + periodic(period=1)*rbf\""
+    ),
+]
+
+
+Noise = Annotated[str | None, typer.Option(help="standard deviation in the units of y, or a prior: 'at_most(0.5)'")]
+
+
+Mean = Annotated[
+    str | None, typer.Option(help="level of the function in the units of y, or a prior; default: the mean of y")
+]
+
+
+Priors = Annotated[str, typer.Option(help="of what is left open: paper, scaled or pooled (docs/guides/priors.md)")]
+
+
+Likelihood = Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")]
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 

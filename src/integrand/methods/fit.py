@@ -25,6 +25,7 @@ from integrand.methods.problem import FitContext, Problem, Settings
 from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.model import Model, describe_model, restore_model
 from integrand.posterior.posterior import Posterior
+from integrand.posterior.predictive import draws_from_prior
 from integrand.priors import DEFAULT, Prior
 from integrand.progress import Progress, shown
 from integrand.storage.model_file import model_bytes, model_from_bytes
@@ -107,6 +108,41 @@ def fit(
     return enforce_verdict(posterior, strict)
 
 
+def prior_predictive(
+    model: Model,
+    X: Any,
+    y: Any = None,
+    *,
+    at: Any = None,
+    n_draws: int = 100,
+    include_noise: bool = True,
+    seed: int = 0,
+) -> np.ndarray:
+    """Draws of y from the priors alone, shape (n_draws, rows): what a model says before it has learned anything.
+
+    Parameters
+    ----------
+    model
+        In the units of the data, such as `Model(kernel, ["temp", "hr"], noise=at_most(3))`.
+    X, y
+        The data, as for `fit`. Only their means and standard deviations are used, because presets need them.
+    at
+        Rows at which to draw, in the units of X; by default at most 200 of the data's, evenly spaced.
+    include_noise
+        True for new observations y, False for the function f.
+    """
+    rows = as_rows(X, y)
+    overview = rows.overview(Settings().subsample_rows, seed)
+    scaler = overview.standardiser(model.likelihood)
+    model = model.for_data(scaler)
+    for doubt in doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview)):
+        warnings.warn(f"{doubt.sentence} {doubt.remedy}", PriorWarning, stacklevel=callers_level())
+    if at is None:
+        at = _some_inputs(rows, overview)
+        at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), 200)).astype(int))]
+    return scaler.inverse_y(draws_from_prior(model, scaler.transform_X(at), n_draws, seed, include_noise))
+
+
 def resume(
     run_dir: str | Path,
     rows: RowSource | None = None,
@@ -166,8 +202,7 @@ class FitSpec:
         scaler = overview.standardiser(model.likelihood)
         model = model.for_data(scaler)
         chosen.check_model(model, overview)
-        y_range = float(overview.low[-1]), float(overview.high[-1])
-        found = doubts(model, _some_inputs(rows, overview), rows.n_rows, y_range)
+        found = doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview))
         findings = tuple(Finding(d.code, False, d.sentence, d.remedy) for d in found)
         Z = None if Z is None else scaler.transform_X(np.asarray(Z, float))
         return cls(method, model, scaler, settings, rows, overview.subsample, Z, findings)
@@ -237,6 +272,10 @@ class FitSpec:
         standardiser = Standardiser(**scaler)
         model = model.restored_for(standardiser)
         return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
+
+
+def _y_range(overview: Overview) -> tuple[float, float]:
+    return float(overview.low[-1]), float(overview.high[-1])
 
 
 def _some_inputs(rows: RowSource, overview: Overview) -> np.ndarray:

@@ -32,7 +32,7 @@ from integrand.posterior.inference_data import (
     sample_stats_group,
 )
 from integrand.posterior.mixture import finite_array
-from integrand.posterior.predictive import Predictive
+from integrand.posterior.predictive import Predictive, draws_from_prior
 from integrand.precision import in_float64
 from integrand.units import parameter_factor, unit_offset, values
 
@@ -170,6 +170,13 @@ class Posterior:
             memory,
             noise_variance,
         )
+
+    def prior_predictive(
+        self, X: Any, n_draws: int = 100, *, include_noise: bool = True, seed: int = 0
+    ) -> Float[np.ndarray, "n T"]:
+        """Draws of y (or of f) at the rows of X from the priors alone, each a function at all rows; in units of y."""
+        X = self.scaler.transform_X(checked_matrix(X, "X"))
+        return self.scaler.inverse_y(draws_from_prior(self.model, X, n_draws, seed, include_noise))
 
     def outside(self, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
         """How many lengthscales each value lies outside the range of its training column; 0 inside.

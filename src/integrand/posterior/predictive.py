@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular
 
 from integrand.compilation import one_blas_thread
@@ -15,10 +17,11 @@ from integrand.data.scaling import Standardiser
 from integrand.errors import InputError
 from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter, covariance_root
-from integrand.model import Model
+from integrand.model import Model, Theta
 from integrand.posterior.conditional import Conditional, joints, marginals
 from integrand.posterior.mixture import GaussianMixture
 from integrand.posterior.observed import ObservedMixture
+from integrand.precision import float64_scope
 
 # A joint density or joint draws need a T x T covariance per draw: 200 MB at this T.
 MAX_JOINT_ROWS = 5_000
@@ -215,3 +218,32 @@ def _aligned(values: np.ndarray, n_rows: int) -> np.ndarray:
     if values.shape != (n_rows,):
         raise InputError(f"y has shape {values.shape} for {n_rows} rows of X: one number per row is needed")
     return values
+
+
+def draws_from_prior(
+    model: Model, X: Float[np.ndarray, "T D"], n_draws: int, seed: int, include_noise: bool
+) -> Float[np.ndarray, "n T"]:
+    """Draws of y (or of f) at standardised rows before any y is known: θ from its prior, then a function at all rows.
+
+    In units of standardised y.
+    """
+    if isinstance(n_draws, bool) or not isinstance(n_draws, (int, np.integer)) or n_draws < 1:
+        raise InputError(f"n_draws must be a whole number of at least 1, not {n_draws!r}")
+    if len(X) > MAX_JOINT_ROWS:
+        raise InputError(f"{len(X)} rows: draws of functions need a matrix of all rows, at most {MAX_JOINT_ROWS}")
+    rng, out = np.random.default_rng(seed), np.empty((n_draws, len(X)))
+    with float64_scope():
+        thetas = model.sample_prior(jax.random.key(seed), n_draws)
+        rows = jnp.asarray(X)
+
+        @jax.jit
+        def moments(theta: Theta) -> tuple[Array, Array, Array]:
+            gp = model.gp(theta)
+            return gp.kernel.gram(rows), gp.mean, gp.noise
+
+        for i in range(n_draws):
+            covariance, mean, noise = map(np.asarray, moments({name: value[i] for name, value in thetas.items()}))
+            with one_blas_thread():
+                f = mean + covariance_root(covariance, 0.0) @ rng.standard_normal(len(X))
+            out[i] = model.likelihood.sample(rng, f, noise) if include_noise else f
+    return out
