@@ -59,7 +59,7 @@ def cases() -> dict[str, dict]:
     for method in ("sgpr-hmc", "sgpr-hmc-fixed-z", "ml2", "map"):
         found[f"{method}/many"] = dict(method=method, grow=True, sample_rows=200, data="many")
     found["sgpr-hmc/streamed"] = dict(data="disk", memory=1)
-    found["kernel"] = dict(kernel=ig.RBF() + ig.Periodic(period=1.0) * ig.RBF(active=(0,)))
+    found["kernel"] = dict(kernel=ig.RBF() + ig.Periodic(period=ig.standardised(1.0)) * ig.RBF(active=(0,)))
     for method in ("joint-hmc", "svgp", "gpr-latent", "pseudo-marginal"):
         for likelihood in ("student-t", "poisson", "bernoulli"):
             found[f"{method}/{likelihood}"] = dict(method=method, likelihood=likelihood, data=likelihood)

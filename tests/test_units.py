@@ -543,6 +543,125 @@ def test_a_doubt_is_a_warning_a_note_and_kept_for_a_resumed_run(tmp_path):
     assert any("period is 80" in note for note in integrand.resume(tmp_path / "run").notes)
 
 
+# ---- draws from the priors
+
+
+def test_draws_from_fixed_numbers_have_their_moments():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 50.0, (60, 1))
+    y = 10.0 + 4.0 * rng.standard_normal(60)
+    model = Model(RBF(lengthscale=2.0, scale=3.0), ["t"], noise=1.0, mean=10.0)
+    at, n = np.array([[0.0], [1.0], [40.0]]), 2000
+    draws = integrand.prior_predictive(model, ArrayRows(X, y, ["t"]), at=at, n_draws=n)
+    f = integrand.prior_predictive(model, ArrayRows(X, y, ["t"]), at=at, n_draws=n, include_noise=False)
+    distance = (at - at.T) / 2.0
+    covariance = 9.0 * np.exp(-0.5 * distance**2)
+    assert draws.shape == (n, 3)
+    np.testing.assert_allclose(draws.mean(axis=0), 10.0, atol=5 * np.sqrt(10.0 / n))
+    np.testing.assert_allclose(np.cov(f.T), covariance, atol=5 * 9.0 * np.sqrt(2.0 / n))
+    np.testing.assert_allclose(np.cov(draws.T), covariance + np.eye(3), atol=5 * 10.0 * np.sqrt(2.0 / n))
+
+
+def test_draws_from_priors_are_the_same_by_every_way():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 50.0, (40, 1))
+    y = 10.0 + 4.0 * rng.standard_normal(40)
+    kernel = RBF(lengthscale=between(2, 20))
+    direct = integrand.prior_predictive(Model(kernel, 1, at_most(2)), X, y, at=X[:5], n_draws=20, seed=3)
+    gp = integrand.SparseGPRegressor(kernel, noise=at_most(2), method="map", n_inducing=5, steps=3)
+    np.testing.assert_array_equal(gp.prior_predictive(X, y, at=X[:5], n_samples=20, random_state=3).T, direct)
+    assert not hasattr(gp, "posterior_")
+    posterior = fit(X, y, kernel, noise=at_most(2), method="map", n_inducing=5, steps=3)
+    np.testing.assert_array_equal(posterior.prior_predictive(X[:5], 20, seed=3), direct)
+    with pytest.raises(InputError, match="n_draws must be a whole number"):
+        posterior.prior_predictive(X, 0)
+    with pytest.warns(PriorWarning, match="all of y would be noise"):
+        integrand.prior_predictive(Model(RBF(), 1, noise=100.0), X, y, n_draws=2)
+
+
+def test_counts_from_the_priors_are_counts():
+    X = np.linspace(0.0, 9.0, 10)[:, None]
+    model = Model(RBF(), 1, likelihood=Poisson())
+    draws = integrand.prior_predictive(model, X, np.arange(10.0), n_draws=10)
+    assert np.all((draws >= 0) & (draws == np.round(draws)))
+
+
+# ---- the command line
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Monthly values, of which the last five years are to be forecast."""
+    year, value = season(np.random.default_rng(0))
+    for name, rows in (("past", year < 25.0), ("future", year >= 25.0)):
+        np.savetxt(
+            tmp_path / f"{name}.csv",
+            np.column_stack([1960.0 + year[rows], value[rows]]),
+            delimiter=",",
+            header="year,co2",
+            comments="",
+        )
+    return tmp_path
+
+
+def run(*arguments):
+    from typer.testing import CliRunner
+
+    from integrand.cli.app import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_kernel_that_a_person_would_type_forecasts_a_series(table):
+    past, model = table / "past.csv", table / "co2.integrand"
+    kernel = "rbf + periodic(period=1)"
+    fitted = run("fit", past, "--target", "co2", "--out", model, "--kernel", kernel, "--method", "ml2", "--quiet")
+    assert fitted.exit_code == 0, fitted.output
+    found = run("evaluate", model, table / "future.csv", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["rmse"] <= 0.5
+
+
+def test_flags_are_in_units_of_the_data(table):
+    past, model = table / "past.csv", table / "co2.integrand"
+    kernel = "rbf(lengthscale={'year': between(5, 50)}) + periodic(period=1, active='year')"
+    flags = ["--kernel", kernel, "--noise", "0.3", "--mean", "between(300, 400)", "--method", "map", "--inducing", "10"]
+    fitted = run("fit", past, "--target", "co2", "--out", model, *flags, "--json")
+    assert fitted.exit_code == 0, fitted.output
+    facts = json.loads(fitted.stdout)
+    assert facts["fixed"] == pytest.approx({"noise": 0.3, "1.period": 1.0})
+    assert 300.0 < facts["hyperparameters"]["mean"] < 400.0
+    given = integrand.load_model(model).posterior.model.given
+    assert (given.noise, given.mean) == (0.3, between(300, 400))
+
+
+def test_the_prior_is_printed_before_a_fit(table):
+    past, out = table / "past.csv", table / "draws.csv"
+    shown = run("prior", past, "--target", "co2", "--kernel", "periodic(period=80)", "--draws", 20, "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert "! period is 80, but 'year' has a range of 24.9" in shown.output
+    assert "a priori" in shown.output
+    assert np.loadtxt(out, delimiter=",", skiprows=1).shape == (20, 200)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--kernel", "rbf(active='month')"], "there is no column 'month': the columns are year"),
+        (["--noise", "gamma(2"], "cannot be read: write a number, or a prior"),
+        (["--noise", "nothing(2)"], "no prior 'nothing'"),
+        (["--mean", "'a'"], "mean is a number or a prior"),
+    ],
+)
+def test_mistakes_are_one_line(table, flags, message):
+    for command in ("fit", "prior"):
+        more = ["--out", table / "m"] if command == "fit" else []
+        result = run(command, table / "past.csv", "--target", "co2", *more, *flags)
+        assert result.exit_code == 2
+        assert message in result.output
+        assert len(result.output.strip().splitlines()) == 1
+
+
 # ---- files
 
 

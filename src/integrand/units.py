@@ -171,7 +171,8 @@ def lines_of_values(model: Any) -> list[str]:
         rows = [("", "in the units of the data", "unit")]
         for v in values(model):
             unit = "" if isinstance(v.original, Standardised) else v.unit
-            rows.append((v.name, value_text(v.original, exact=False), unit))
+            of_y = v.path == MEAN and v.original == Standardised(0.0)
+            rows.append((v.name, "the mean of y" if of_y else value_text(v.original, exact=False), unit))
     else:
         rows = [("", "in the units of the data", "unit", "standardised")]
         rows += [

@@ -236,14 +236,19 @@ def draws_from_prior(
         thetas = model.sample_prior(jax.random.key(seed), n_draws)
         rows = jnp.asarray(X)
 
+        mean = noise = root = np.zeros(())
+
         @jax.jit
         def moments(theta: Theta) -> tuple[Array, Array, Array]:
             gp = model.gp(theta)
             return gp.kernel.gram(rows), gp.mean, gp.noise
 
-        for i in range(n_draws):
-            covariance, mean, noise = map(np.asarray, moments({name: value[i] for name, value in thetas.items()}))
-            with one_blas_thread():
-                f = mean + covariance_root(covariance, 0.0) @ rng.standard_normal(len(X))
-            out[i] = model.likelihood.sample(rng, f, noise) if include_noise else f
+        with one_blas_thread():
+            for i in range(n_draws):
+                if i == 0 or thetas:  # else all is fixed
+                    theta = {name: value[i] for name, value in thetas.items()}
+                    covariance, mean, noise = map(np.asarray, moments(theta))
+                    root = covariance_root(covariance, 0.0)
+                f = mean + root @ rng.standard_normal(len(X))
+                out[i] = model.likelihood.sample(rng, f, noise) if include_noise else f
     return out
