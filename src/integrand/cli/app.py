@@ -159,6 +159,11 @@ def fit(
 def prior(
     data: Rows,
     target: Target,
+    features: Features = None,
+    drop: Drop = None,
+    ids: Ids = None,
+    dates: Dates = None,
+    sep: Sep = None,
     kernel: Kernel = "rbf",
     noise: Noise = None,
     mean: Mean = None,
@@ -173,7 +178,9 @@ def prior(
     from integrand.cli.commands import show_prior
 
     import_modules(modules)
-    show_prior(data, target, kernel, {"noise": noise, "mean": mean}, priors, likelihood, (draws, seed), out)
+    columns = selection(features, drop, ids, dates, sep)
+    given = {"kernel": kernel, "noise": noise, "mean": mean, "priors": priors, "likelihood": likelihood}
+    show_prior(data, target, columns, given, draws, seed, out)
 
 
 @command

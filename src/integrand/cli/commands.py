@@ -90,32 +90,31 @@ def fit_table(
 def show_prior(
     data: Path,
     target: str,
-    kernel: str,
-    others: dict[str, str | None],
-    priors: str,
-    likelihood: str,
-    draws_and_seed: tuple[int, int],
+    columns: Selection,
+    given: dict[str, Any],
+    n_draws: int,
+    seed: int,
     out: Path | None,
 ) -> None:
     """Print the model in both units, and quantiles of y under the priors beside those of the data."""
     if out is not None:
         check_output(out)
-    tree, (noise, mean) = parse_kernel(kernel), (_value(others[name]) for name in ("noise", "mean"))
-    X, y, columns = read_table(data).split(target)
-    model = Model(tree, columns, noise, mean, priors, as_likelihood(likelihood))
-    rows, settings = ArrayRows(X, y, columns), Settings()
-    spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, settings)
+    tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
+    rows, _ = _rows(data, target, columns, MEMORY, SingleProcess())
+    model = Model(tree, rows.columns, noise, mean, given["priors"], as_likelihood(given["likelihood"]))
+    spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, Settings())
     print(spec.model)
     for finding in spec.findings:
         print(f"! {finding.sentence} {finding.remedy}")
-    n_draws, seed = draws_and_seed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PriorWarning)  # printed above
         draws = prior_predictive(model, rows, n_draws=n_draws, seed=seed)
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
     print(f"\n{target:<12}" + "".join(f"{f'{p:.0%}':>10}" for p in levels))
-    for name, numbers in (("in the data", y), ("a priori", draws)):
-        print(f"{name:<12}" + "".join(f"{q:>10.4g}" for q in np.quantile(numbers, levels)))
+    observed = rows.arrays()["y"] if rows.in_memory else spec.subsample[:, -1] if spec.subsample is not None else []
+    for name, numbers in (("in the data", observed), ("a priori", draws)):
+        if len(numbers):
+            print(f"{name:<12}" + "".join(f"{q:>10.4g}" for q in np.quantile(numbers, levels)))
     if out is not None:
         with block_writer(out) as write:
             write({f"row{i}": column for i, column in enumerate(draws.T)})
