@@ -100,7 +100,7 @@ def show_prior(
     if out is not None:
         check_output(out)
     tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
-    rows, _ = _rows(data, target, columns, MEMORY, SingleProcess())
+    rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None)
     model = Model(tree, rows.columns, noise, mean, given["priors"], as_likelihood(given["likelihood"]))
     spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, Settings())
     print(spec.model)
