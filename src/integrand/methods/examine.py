@@ -148,7 +148,7 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
     M, exact = len(Z), data.local and min(_EXACT_ROWS, problem.settings.max_exact_rows) >= N
     wanted = _DRAWS if N <= _MANY_ROWS else _FEW_DRAWS
     if not exact:
-        wanted = int(np.clip(_DRAWS * _BOUND_WORK / (4.0 * N * M**2), _LEAST_DRAWS, _DRAWS))
+        wanted = int(np.clip(_DRAWS * _BOUND_WORK / (4.0 * N * M**2), _LEAST_DRAWS, wanted))
     phis = phis[_evenly(len(phis), wanted)]
     distance = np.sum(((phis - phis.mean(axis=0)) / np.maximum(phis.std(axis=0), 1e-12)) ** 2, axis=1)
     middle, points = phis[[int(np.argmin(distance))]], np.concatenate([Z, rows.X])
