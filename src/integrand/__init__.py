@@ -78,6 +78,7 @@ from integrand.version import __version__
 
 if TYPE_CHECKING:
     from integrand.estimators import SparseGPClassifier, SparseGPRegressor
+    from integrand.report import plot
 
 __all__ = [
     "GP",
@@ -138,6 +139,7 @@ __all__ = [
     "on_variance",
     "open_rows",
     "parse_kernel",
+    "plot",
     "prior_predictive",
     "register_kernel",
     "register_likelihood",
@@ -154,10 +156,22 @@ __all__ = [
 _DEPRECATED = {"StudentT": "StudentTPrior"}
 
 
+# Names on first use, and their modules: they bring scikit-learn and matplotlib.
+_LATER = {
+    "SparseGPClassifier": "integrand.estimators",
+    "SparseGPRegressor": "integrand.estimators",
+    "plot": "integrand.report",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
-    """The estimators on first use, because they bring scikit-learn; and names of earlier versions with a warning."""
-    if name in ("SparseGPClassifier", "SparseGPRegressor"):
-        globals()[name] = getattr(importlib.import_module("integrand.estimators"), name)
+    """Names of `_LATER` on first use; and names of earlier versions with a warning."""
+    if name in _LATER:
+        globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
         return globals()[name]
     if name in _DEPRECATED:
         current = _DEPRECATED[name]

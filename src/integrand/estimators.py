@@ -93,6 +93,42 @@ class SparseGP(BaseEstimator):
             extra=self._extra(),
         )
 
+    def report(
+        self, path: str | os.PathLike[str], X: Any = None, y: Any = None, *, held_out: bool = False, title: str = ""
+    ) -> None:
+        """Write the HTML report of `integrand report` to `path`.
+
+        Parameters
+        ----------
+        path
+            The file to write.
+        X, y
+            Rows with their observations, to hold predictions against.
+        held_out
+            Whether these rows took no part in the fit.
+        title
+            Heading of the page.
+        """
+        from integrand.report import write_report
+
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise InputError("`report` takes rows with their observations: give both X and y, or neither")
+        data = None if X is None else (self._checked(X), self._coded(np.asarray(y)))
+        write_report(
+            path,
+            self.posterior_,
+            data=data,
+            held_out=held_out,
+            title=title or None,
+            target=self._target_name or "y",
+            settings=self._settings(),
+        )
+
+    def _coded(self, y: np.ndarray) -> np.ndarray:
+        """Observations as numbers."""
+        return y
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A fitted estimator from a model file; it needs no training data and nothing in the file is executed."""
@@ -501,6 +537,12 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         """The more probable class of each row."""
         check_is_fitted(self)
         return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+
+    def _coded(self, y: np.ndarray) -> np.ndarray:
+        """Labels as 0 and 1."""
+        if not np.isin(y, self.classes_).all():
+            raise InputError(f"y has other labels than the fit, which knows {', '.join(map(str, self.classes_))}")
+        return np.searchsorted(self.classes_, y).astype(float)
 
     def __sklearn_tags__(self) -> Any:
         """Two classes only."""

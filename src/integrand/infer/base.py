@@ -36,6 +36,10 @@ class Chains(NamedTuple):
     diverging: Bool[np.ndarray, "C n"]
     step_size: Float[np.ndarray, "C n"]
 
+    def __repr__(self) -> str:
+        chains, draws, dimension = self.x.shape
+        return f"<Chains: {chains} of {draws} draws, {dimension} unknowns>"
+
     def __bool__(self) -> bool:
         return self.n_draws > 0
 

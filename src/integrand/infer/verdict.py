@@ -106,6 +106,9 @@ class Verdict:
     evaluations: int
     sparseness: Sparseness | None = None  # for methods with inducing points
 
+    def __repr__(self) -> str:
+        return f"<Verdict: {self!s}>"
+
     @property
     def ok(self) -> bool:
         """No serious finding. Remarks on the model are not serious: see `on_model`."""

@@ -46,6 +46,9 @@ class Conditional(ABC):
     def project(gp: GP, inputs: Array, weights: Array, factor: Array, X: Array, jitter: Jitter) -> Projection:
         """Mean, A and C of one draw at the rows of X."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.n_draws} draws, inputs {self.inputs.shape}>"
+
     @property
     def n_draws(self) -> int:
         """J."""

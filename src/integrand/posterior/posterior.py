@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jaxtyping import Float
 
 from integrand.data.checks import checked_matrix, checked_variances
 from integrand.data.scaling import Standardiser
-from integrand.errors import ExtrapolationWarning, InputError, callers_level
+from integrand.errors import ExtrapolationWarning, InputError, callers_level, counted
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
@@ -35,6 +36,9 @@ from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
 from integrand.precision import in_float64
 from integrand.units import parameter_factor, unit_offset, values
+
+# Hyperparameters that a notebook shows.
+_MOST_NAMES = 12
 
 
 class BoundPoint(NamedTuple):
@@ -73,6 +77,32 @@ class Posterior:
 
     def __post_init__(self):
         object.__setattr__(self, "model", self.model.restored_for(self.scaler))
+
+    def __repr__(self) -> str:
+        verdict = self.verdict
+        state = (
+            "optimised" if verdict is None or not verdict.sampled else "converged" if verdict.ok else "not converged"
+        )
+        draws = f"{counted(len(self.chains.x), 'chain')} of {counted(self.chains.n_draws, 'draw')}"
+        inputs = counted(self.conditional.inputs.shape[-2], "inducing input")
+        columns = counted(self.model.n_columns, "column")
+        return f"<Posterior: {self.method}, {state}; {columns}, {inputs}, {draws}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was fitted, the verdict, and the hyperparameters in the units of the data."""
+        lines, names = [], self.model.names
+        found = self.inferred_in_original_units(self.theta)
+        flat = [v.reshape(*v.shape[:2], -1) for v in found.values()]
+        draws = np.concatenate(flat, axis=2).reshape(-1, len(names)) if flat else np.zeros((1, 0))
+        quantiles = np.quantile(draws, [0.05, 0.5, 0.95], axis=0).T
+        for name, (low, middle, high) in list(zip(names, quantiles, strict=True))[:_MOST_NAMES]:
+            cells = "".join(f"<td>{value:.4g}</td>" for value in (middle, low, high))
+            lines.append(f'<tr><td style="text-align:left">{escape(name)}</td>{cells}</tr>')
+        more = f"<p>and {len(names) - _MOST_NAMES} more</p>" if len(names) > _MOST_NAMES else ""
+        verdict = "<br>".join(escape(line) for line in str(self.verdict or "Optimised.").splitlines())
+        head = "".join(f"<th>{label}</th>" for label in ("hyperparameter", "median", "5 %", "95 %"))
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        return f"<div><code>{escape(repr(self))}</code><p>{verdict}</p>{table}{more}</div>"
 
     @cached_property
     def theta(self) -> dict[str, Float[np.ndarray, "..."]]:

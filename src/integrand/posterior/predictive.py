@@ -14,7 +14,7 @@ from scipy.linalg import solve_triangular
 
 from integrand.compilation import one_blas_thread
 from integrand.data.scaling import Standardiser
-from integrand.errors import InputError
+from integrand.errors import InputError, counted
 from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter, covariance_root
 from integrand.model import Model, Theta
@@ -49,6 +49,10 @@ class Predictive:
     include_noise: bool
     memory: int = 256 * 2**20
     noise_variance: Float[np.ndarray, " T"] | None = None  # known, of each row, in squared units of y
+
+    def __repr__(self) -> str:
+        of = "y" if self.include_noise else "f"
+        return f"<Predictive of {of}: {counted(len(self.X), 'row')}, {counted(self.n_draws, 'draw')}>"
 
     @property
     def n_draws(self) -> int:

@@ -20,6 +20,7 @@ from scipy.stats import binom, rankdata
 
 from integrand.data.checks import checked_rows
 from integrand.errors import InputError
+from integrand.likelihoods import Gaussian
 from integrand.metrics import calibration as coverage_table
 from integrand.posterior.posterior import Posterior
 from integrand.report.style import (
@@ -37,9 +38,10 @@ from integrand.report.style import (
     panels,
     share_heights,
     shortened,
+    spans_decades,
     styled,
 )
-from integrand.report.tables import Entry, entries, is_sampled, optimum_label, relevances, relevant_columns
+from integrand.report.tables import Entry, entries, is_sampled, optimum_label, relevances, relevant_columns, some_rows
 
 __all__ = [
     "bound_history",
@@ -48,6 +50,7 @@ __all__ = [
     "hyperposterior",
     "inducing_path",
     "pit",
+    "plot",
     "predicted_against_observed",
     "ranks",
     "relevance",
@@ -88,17 +91,20 @@ def hyperposterior(
 
 
 def _marginal(ax: Axes, e: Entry, label: str, sampled: bool) -> None:
-    low, high = _range(e, sampled)
+    """A marginal, on a logarithmic axis if it spans decades; heights are then densities of the logarithm."""
+    decades = sampled and e.offset == 0.0 and spans_decades(e.draws)
+    low, high = _log_range(e) if decades else _range(e, sampled)
     if sampled:
-        heights, _, _ = ax.hist(
-            e.draws.ravel(), 36, range=(low, high), density=True, color=SKY, alpha=0.55, lw=0, label="posterior"
-        )
+        edges = np.geomspace(low, high, 37) if decades else np.linspace(low, high, 37)
+        counts = np.histogram(e.draws.ravel(), edges)[0]
+        heights = counts / (e.draws.size * np.diff(np.log(edges) if decades else edges))
+        ax.stairs(heights, edges, fill=True, color=SKY, alpha=0.55, lw=0, label="posterior")
         q5, q50, q95 = e.quantile([0.05, 0.5, 0.95])
         base = ax.get_xaxis_transform()
         ax.plot([q5, q95], [0.025, 0.025], color=BLUE, lw=3, transform=base, label="90 % interval, median")
         ax.plot(q50, 0.025, "o", ms=5.5, mfc="white", mec=BLUE, mew=1.5, transform=base, zorder=5)
-    grid = np.linspace(low, high, 300)
-    density = e.prior_density(grid)
+    grid = np.geomspace(low, high, 300) if decades else np.linspace(low, high, 300)
+    density = e.prior_density(grid) * (grid if decades else 1.0)
     ax.plot(grid, density, color=GREY, lw=1.1, ls=(0, (4, 2)), label="prior")
     # A prior that is high where the posterior is not must not flatten the posterior.
     top = np.max(heights) if sampled else np.max(density)
@@ -119,9 +125,12 @@ def _marginal(ax: Axes, e: Entry, label: str, sampled: bool) -> None:
             fontsize=8,
             arrowprops={"arrowstyle": "-|>", "color": VERMILION, "lw": 1.8, "shrinkA": 2, "shrinkB": 0},
         )
+    if decades:
+        ax.set_xscale("log")
+    else:
+        ax.locator_params(axis="x", nbins=4)
     ax.set(xlim=(low, high), yticks=[])
     ax.spines["left"].set_visible(False)
-    ax.locator_params(axis="x", nbins=4)
     ax.set_title(shortened(e.name, 32), parse_math=False)
     ax.set_xlabel(shortened(e.unit, 32), parse_math=False)
 
@@ -142,6 +151,15 @@ def _range(e: Entry, sampled: bool) -> tuple[float, float]:
     return max(low, floor), high
 
 
+def _log_range(e: Entry) -> tuple[float, float]:
+    """What a marginal on a logarithmic axis shows: nearly all draws, and the optimised point within two decades."""
+    low, high = e.quantile([0.002, 0.998])
+    if low / 100.0 < e.optimum < high * 100.0:
+        low, high = min(low, e.optimum), max(high, e.optimum)
+    pad = (high / low) ** 0.06
+    return low / pad, high * pad
+
+
 @styled
 def relevance(posterior: Posterior, *, most: int = 30, ax: Axes | None = None) -> Axes:
     """Relevance of the columns: 1 / lengthscale in standardised units with 50 and 90 % intervals, sorted."""
@@ -159,9 +177,14 @@ def relevance(posterior: Posterior, *, most: int = 30, ax: Axes | None = None) -
         ax.plot(row["optimum"], i, "D", ms=5, color=VERMILION, zorder=5, clip_on=False, label="" if i else label)
     ax.set_yticks(range(len(rows)), [shortened(row["label"], 24) for row in rows], parse_math=False)
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="1 / lengthscale (standardised)")
-    ax.set_xlim(left=0.0)
+    middles = np.array([np.median(row["draws"]) for row in rows])
+    if spans_decades(middles):
+        ax.set_xscale("log")
+    else:
+        ax.set_xlim(left=0.0)
     ax.grid(axis="y", color=PALE, lw=0.5)
     ax.tick_params(axis="y", length=0)
+    ax.set_title("Relevance of the columns", pad=24)
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3, columnspacing=1.4)
     return ax
 
@@ -188,7 +211,7 @@ def bound_history(posterior: Posterior, *, ax: Axes | None = None) -> Axes:
     floor = bounds[-1] - max(20.0, 5.0 * (bounds[-1] - np.median(bounds)))
     if bounds.min() < floor:  # the first steps are far below all others
         ax.set_ylim(floor, bounds.max() + 0.06 * (bounds.max() - floor))
-    ax.set(xlabel="seconds since the start", ylabel="bound (nats)")
+    ax.set(xlabel="seconds since the start", ylabel="bound (nats)", title="The bound over time")
     ax.legend(loc="best")
     return ax
 
@@ -221,8 +244,12 @@ def inducing_path(
         ax.add_collection(LineCollection(list(route.transpose(1, 0, 2)), colors=ORANGE, lw=1.1, zorder=3))
         ax.plot(*route[0].T, "o", ms=4, mfc="none", mec=INK, mew=0.7, label="after the warm start", zorder=3)
     ax.plot(*route[-1].T, "o", ms=4.5, color=BLUE, mec="white", mew=0.5, label="at the end", zorder=4)
+    for scale, values in ((ax.set_xscale, route[..., 0]), (ax.set_yscale, route[..., 1])):
+        if path.shape[2] > 1 and spans_decades(values):
+            scale("log")
     ax.set_xlabel(shortened(labels[0], 40), parse_math=False)
     ax.set_ylabel(shortened(labels[1], 30), parse_math=False)
+    ax.set_title("Inducing inputs", pad=24)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, columnspacing=1.2, handletextpad=0.2)
     return ax
 
@@ -231,42 +258,122 @@ def inducing_path(
 def slices(
     posterior: Posterior,
     X: Any = None,
+    y: Any = None,
     *,
     columns: Sequence[int] | None = None,
     ax: Axes | None = None,
     legend: bool = True,
 ) -> np.ndarray:
-    """The function along one column at a time, the others at their medians: median, 50 and 95 % bands.
+    """The prediction along one column at a time, the others at their medians: median, 50 and 95 % bands.
 
-    Dotted lines hold 95 % of new observations. Medians and ranges are those of X (N, D), else of the inducing inputs.
+    The bands are those of f, or of the mean of y where y is counts or classes. Dotted lines hold 95 % of new
+    observations. Medians and ranges are those of X (N, D), else of the inducing inputs; with y (N,) its values are
+    shown, though the other columns of these rows are not at their medians.
     """
     points = posterior.Z if X is None else np.asarray(X, float)
     chosen = relevant_columns(posterior, 4) if columns is None else list(columns)
     made = panels(len(chosen), ax, (2.4, 2.0))
     for panel, column in zip(made, chosen, strict=True):
-        low, high = np.quantile(points[:, column], [0.01, 0.99])
-        grid = np.linspace(low, high, 80) if high > low else np.linspace(low - 1.0, high + 1.0, 80)
+        grid = _grid(panel, points[:, column])
         at = np.tile(np.median(points, axis=0), (len(grid), 1))
         at[:, column] = grid
-        y = posterior.predict(at, include_noise=True)
-        f = y.latent()
-        q = f.quantile(np.array([0.025, 0.25, 0.5, 0.75, 0.975]))
-        panel.fill_between(grid, q[0], q[4], color=SKY, alpha=0.35, lw=0, label="95 % of f")
-        panel.fill_between(grid, q[1], q[3], color=BLUE, alpha=0.4, lw=0, label="50 % of f")
-        panel.plot(grid, q[2], color=BLUE, lw=1.6, label="median")
-        for bound in y.interval(0.95):
-            panel.plot(grid, bound, color=GREY, lw=1, ls=":")
-        panel.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
+        if y is not None:
+            _dots(panel, points[:, column], np.asarray(y, float))
+        _bands(panel, posterior, grid, at)
         _rug(panel, points[(points[:, column] >= grid[0]) & (points[:, column] <= grid[-1]), column])
-        panel.set_xlim(grid[0], grid[-1])
-        panel.locator_params(axis="x", nbins=5)
         panel.set_xlabel(shortened(posterior.model.columns[column], 32), parse_math=False)
+    made[0].set_ylabel("y" if y is not None or not _gaussian(posterior) else "f")
     share_heights(made)
     if legend and ax is None:
         made[0].figure.legend(*made[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     elif legend:
         made[0].legend()
     return made
+
+
+def _gaussian(posterior: Posterior) -> bool:
+    return isinstance(posterior.model.likelihood, Gaussian)
+
+
+def _grid(ax: Axes, values: np.ndarray, beyond: float = 0.0, n: int = 80) -> np.ndarray:
+    """Places along a column from its 1 to its 99 % quantile, evenly in the logarithm if the values span decades."""
+    low, high = np.quantile(values, [0.01, 0.99]) if beyond == 0.0 else (values.min(), values.max())
+    if not high > low:
+        low, high = low - 1.0, high + 1.0
+    if spans_decades(values):
+        ax.set_xscale("log")
+        grid = np.geomspace(low, high, n)
+    else:
+        pad = beyond * (high - low)
+        grid = np.linspace(low - pad, high + pad, n)
+        ax.locator_params(axis="x", nbins=5)
+    ax.set_xlim(grid[0], grid[-1])
+    return grid
+
+
+def _dots(ax: Axes, x: np.ndarray, y: np.ndarray, most: int = 1_000) -> None:
+    """Some of the data."""
+    x, y = some_rows(x, y, most)
+    ax.plot(x, y, ".", ms=3, mew=0, color=GREY, alpha=0.5, rasterized=len(x) > RASTER_POINTS, label="data")
+
+
+def _bands(ax: Axes, posterior: Posterior, grid: np.ndarray, at: np.ndarray) -> None:
+    """Median and bands of the mean of y given f, and the lines that hold 95 % of new observations."""
+    predicted, likelihood = posterior.predict(at, include_noise=True), posterior.model.likelihood
+    q = predicted.latent().quantile(np.array([0.025, 0.25, 0.5, 0.75, 0.975]))
+    name = "f"
+    if not _gaussian(posterior):
+        name, noise = "the mean of y", float(np.mean(np.sqrt(predicted.components()[2])))
+        q = np.asarray(likelihood.marginal_mean(q, np.zeros_like(q), noise))  # a quantile of f gives that of the mean
+    ax.fill_between(grid, q[0], q[4], color=SKY, alpha=0.35, lw=0, label=f"95 % of {name}")
+    ax.fill_between(grid, q[1], q[3], color=BLUE, alpha=0.4, lw=0, label=f"50 % of {name}")
+    ax.plot(grid, q[2], color=BLUE, lw=1.6, label="median")
+    if likelihood.largest != 1.0:  # of two classes an interval says nothing
+        for bound in predicted.interval(0.95):
+            ax.plot(grid, bound, color=GREY, lw=1, ls=":")
+        ax.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
+
+
+@styled
+def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) -> Axes | np.ndarray:
+    """The fitted function: with one column data, median, bands and inducing inputs; else the slices along columns.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator, or what `integrand.fit` returned.
+    X, y
+        Rows with their observations, to show beside the prediction.
+    ax
+        Where to draw; by default in a new figure, which is `.figure` of what this returns.
+
+    Returns
+    -------
+    Axes, or for several columns an array of them.
+    """
+    posterior = getattr(model, "posterior_", model)
+    if not isinstance(posterior, Posterior):
+        raise InputError(f"plot takes a fitted model, not {type(model).__name__}: fit it first")
+    if X is not None and y is not None:
+        X, y = checked_rows(X, y)
+    elif X is not None or y is not None:
+        raise InputError("plot takes rows with their observations: give both X and y, or neither")
+    if posterior.model.n_columns > 1:
+        return slices(posterior, X, y, ax=ax)
+    ax = one_panel(ax, (6.4, 3.6))
+    seen = posterior.Z[:, 0] if X is None else np.concatenate([X[:, 0], posterior.Z[:, 0]])
+    grid = _grid(ax, seen, beyond=0.05, n=200)
+    if X is not None and y is not None:
+        _dots(ax, X[:, 0], y)
+    _bands(ax, posterior, grid, grid[:, None])
+    if posterior.Z_path is not None:
+        Z = posterior.Z[:, 0]
+        marks = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+        ax.plot(Z, np.zeros_like(Z), "|", color=VERMILION, ms=9, mew=1.4, label="inducing inputs", **marks)
+    ax.set_xlabel(shortened(posterior.model.columns[0], 60), parse_math=False)
+    ax.set(ylabel="y", title="Prediction")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
 
 
 def _rug(ax: Axes, values: np.ndarray, most: int = 250) -> None:
@@ -376,7 +483,7 @@ def predicted_against_observed(
     ):
         ax.vlines(y[some], lower[some], upper[some], color=colour, lw=0.7, alpha=0.25, rasterized=raster)
         ax.plot(y[some], mean[some], marker, ms=3, mew=0, color=colour, alpha=0.8, label=text, rasterized=raster)
-    ax.set(xlabel="observed", ylabel="predicted")
+    ax.set(xlabel="observed", ylabel="predicted", title="Predicted against observed")
     ax.legend(loc="upper left", handletextpad=0.2)
     return ax
 
@@ -396,14 +503,20 @@ def calibration(
 def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None) -> Axes:
     """Histogram of F_t(y_t), flat if the predictions are calibrated, with the 95 % band of chance."""
     X, y = checked_rows(X, y)
-    values = posterior.predict(X, include_noise=True, noise_variance=noise_variance).cdf(y)
+    predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
+    below, above = predicted.cdf(np.nextafter(y, -np.inf)), predicted.cdf(y)
     bins = int(np.clip(len(y) // 10, 4, 10))
     ax = one_panel(ax, (3.5, 3.2))
     spread = 1.96 * np.sqrt((bins - 1) / len(y))
     ax.axhspan(max(1 - spread, 0), 1 + spread, color=PALE, alpha=0.7, lw=0, label="expected by chance (95 %)")
     ax.axhline(1, color=GREY, lw=1, ls=(0, (4, 2)))
-    ax.hist(values, bins, range=(0, 1), density=True, color=SKY, edgecolor=BLUE, alpha=0.7, lw=0.8)
-    ax.set(xlim=(0, 1), xlabel="probability integral transform", ylabel="density")
+    # An observation of a discrete y fills the step of F evenly (Czado, Gneiting and Held, 2009).
+    edges, wide = np.linspace(0.0, 1.0, bins + 1), above - below > 1e-9
+    shares = np.where(wide, (edges[:, None] - below) / np.where(wide, above - below, 1.0), edges[:, None] > above)
+    inner = np.clip(shares, 0.0, 1.0).mean(axis=1)[1:-1]
+    heights = bins * np.diff(inner, prepend=0.0, append=1.0)
+    ax.stairs(heights, edges, fill=True, facecolor=SKY, edgecolor=BLUE, alpha=0.7, lw=0.8)
+    ax.set(xlim=(0, 1), xlabel="probability integral transform", ylabel="density", title="Calibration: PIT")
     ax.set_ylim(top=1.25 * ax.get_ylim()[1])
     ax.legend(loc="upper center")
     return ax
@@ -422,5 +535,6 @@ def coverage(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, no
     ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls=(0, (4, 2)))
     ax.plot(level, table["coverage"], color=BLUE, lw=1.8)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="share of rows inside")
+    ax.set_title("Calibration: coverage")
     ax.legend(loc="upper left")
     return ax

@@ -187,19 +187,25 @@ def _relevance(s: Subject) -> Section | None:
 def _slices(s: Subject) -> Section:
     p, names = s.posterior, s.posterior.model.columns
     columns = tables.relevant_columns(p, _MOST_SLICES)
-    made = [figures.slices(p, s.X, columns=[c], legend=False)[0] for c in columns]
+    made = [figures.slices(p, s.X, s.y, columns=[c], legend=False)[0] for c in columns]
     share_heights(made)
     images = []
     for c, ax in zip(columns, made, strict=True):
-        ax.set_xlabel("")
+        ax.set(xlabel="", ylabel=shortened(s.target, 24))
         images.append(
             picture(ax, f"Prediction of {s.target} along {names[c]}, other columns at their medians", names[c])
         )
-    marks = {"median of f": f"border-bottom: 3px solid {BLUE}", "50 % of f": f"background: {BLUE}a0"}
-    marks |= {"95 % of f": f"background: {SKY}60", "95 % of new observations": f"border-bottom: 2px dotted {GREY}"}
+    name = "f" if isinstance(p.model.likelihood, Gaussian) else "the mean"
+    marks = {f"median of {name}": f"border-bottom: 3px solid {BLUE}", f"50 % of {name}": f"background: {BLUE}a0"}
+    marks |= {
+        f"95 % of {name}": f"background: {SKY}60",
+        "95 % of new observations": f"border-bottom: 2px dotted {GREY}",
+    }
     where = "the data" if s.X is not None else "the inducing inputs"
     text = f"The prediction of {s.target} along one column at a time, all others at the medians of {where}; "
     text += "ticks below are the column's values."
+    if s.y is not None:
+        text += " Dots are the data, whose other columns are not at their medians."
     return "slices", "Slices of the prediction", paragraph(text) + key(marks) + _grid("small", images)
 
 

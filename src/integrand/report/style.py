@@ -100,6 +100,12 @@ def shortened(text: str, most: int = 26) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
+def spans_decades(values: Any, decades: float = 2.0) -> bool:
+    """Whether most of these values are positive and far enough apart for a logarithmic axis."""
+    low, high = np.quantile(values, [0.02, 0.98])
+    return bool(np.min(values) > 0.0 and np.log10(high / low) > decades)
+
+
 def number(value: float, digits: int = 3) -> str:
     """A number for people: a few significant digits, an exponent only where it helps."""
     if not np.isfinite(value):
