@@ -239,3 +239,10 @@ def test_no_paths_of_a_machine_in_tracked_files():
             text = path.read_bytes().decode("utf-8", errors="ignore")
             guilty += [f"{name}: {match[0]}" for match in own.finditer(text)]
     assert not guilty
+
+
+def test_dir_lists_every_name():
+    import integrand
+
+    assert set(integrand.__all__) <= set(dir(integrand))
+    assert {"SparseGPRegressor", "plot"} <= set(dir(integrand))

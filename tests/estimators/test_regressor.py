@@ -483,3 +483,48 @@ print(sorted({"matplotlib", "arviz", "nutpie", "typer"} & set(sys.modules)))
 def test_unknown_names_of_the_package_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'SparseGPClusterer'"):
         _ = ig.SparseGPClusterer
+
+
+# ---- in a notebook
+
+
+def test_a_fit_is_a_line_and_a_table(tmp_path):
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"<age>": rng.uniform(20, 80, 60), "dose": rng.uniform(0, 5, 60)})
+    response = pd.Series(np.sin(table["dose"]) + 0.1 * rng.standard_normal(60), name="response")
+    gp = SparseGPRegressor(method="ml2", n_inducing=6, steps=20).fit(table, response)
+    posterior = gp.posterior_
+    for value in (posterior, posterior.predict(table, include_noise=True), posterior.chains, posterior.conditional):
+        assert len(repr(value)) < 120
+        assert "\n" not in repr(value)
+    page = posterior._repr_html_()
+    assert "lengthscale[&lt;age&gt;]" in page
+    noise = float(posterior.theta_original["noise"][0, 0])
+    assert f"<td>{noise:.4g}</td>" in page
+    assert "SparseGPRegressor" in gp._repr_html_()
+    gp.report(tmp_path / "r.html", table, response, held_out=True)
+    text = (tmp_path / "r.html").read_text()
+    assert "Sparse Gaussian process for response" in text
+    assert "took no part in the fit" in text
+    with pytest.raises(ig.InputError, match="give both X and y"):
+        gp.report(tmp_path / "r.html", table)
+
+
+def test_scikit_learn_s_containers_and_metadata():
+    import pandas as pd
+    from sklearn import config_context
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.standard_normal((40, 2)), columns=["a", "b"])
+    y = np.sin(table["a"])
+    gp = SparseGPRegressor(method="ml2", n_inducing=6, steps=20)
+    pipeline = make_pipeline(StandardScaler(), gp).set_output(transform="pandas").fit(table, y)
+    assert list(pipeline[-1].feature_names_in_) == ["a", "b"]
+    with config_context(enable_metadata_routing=True):
+        make_pipeline(StandardScaler(), gp).fit(table, y).predict(table)
+        assert gp.get_metadata_routing().fit.requests == {}
+    assert "Pipeline" in pipeline._repr_html_()

@@ -37,8 +37,13 @@ def optimised(rows):
 
 
 @pytest.fixture(scope="session")
-def one_column():
-    return fit(ArrayRows(*data(1), ["time"]), n_inducing=8, method="map", steps=20)
+def one_column_rows():
+    return data(1)
+
+
+@pytest.fixture(scope="session")
+def one_column(one_column_rows):
+    return fit(ArrayRows(*one_column_rows, ["time"]), n_inducing=8, method="map", steps=20)
 
 
 @pytest.fixture

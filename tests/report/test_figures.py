@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import sys
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import integrand
 from integrand.errors import InputError
 from integrand.kernels import RBF, Linear, Periodic
 from integrand.methods.fit import fit
@@ -177,3 +179,65 @@ def test_other_tables(sampled, optimised, rows):
     asked = {row["setting"]: row["value"] for row in tables.settings(sampled, {"n_inducing": 8})}
     assert asked["n_inducing"] == 8
     assert asked["method"] == "sgpr-hmc"
+
+
+# ---- plot, and what the axes show
+
+
+def test_one_column_is_plotted_with_its_data_and_inducing_inputs(one_column, one_column_rows):
+    X, y = one_column_rows
+    ax = integrand.plot(one_column, X, y)
+    drawn(ax)
+    shown = {line.get_label(): line for line in ax.get_lines()}
+    np.testing.assert_array_equal(shown["data"].get_ydata(), y)
+    np.testing.assert_allclose(np.sort(shown["inducing inputs"].get_xdata()), np.sort(one_column.Z[:, 0]))
+    grid = np.asarray(shown["median"].get_xdata())
+    assert grid.min() < X.min()
+    assert grid.max() > X.max()
+    median = one_column.predict(grid[:, None], include_noise=False).quantile(0.5)
+    np.testing.assert_allclose(shown["median"].get_ydata(), median, rtol=1e-9)
+
+
+def test_several_columns_are_plotted_as_slices_and_mistakes_are_sentences(sampled, rows):
+    assert len(drawn(integrand.plot(SimpleNamespace(posterior_=sampled), *rows))) == 2
+    with pytest.raises(InputError, match="give both X and y"):
+        integrand.plot(sampled, rows[0])
+    with pytest.raises(InputError, match="a fitted model, not str"):
+        integrand.plot("model")
+
+
+def test_axes_are_logarithmic_where_values_span_decades(sampled, rows):
+    assert style.spans_decades(np.geomspace(0.01, 100.0, 50))
+    assert not style.spans_decades(np.linspace(0.0, 100.0, 50))
+    X = rows[0].copy()
+    X[:, 1] = np.geomspace(0.01, 1000.0, len(X))
+    panels = figures.slices(sampled, X, columns=[0, 1])
+    assert [panel.get_xscale() for panel in drawn(panels)] == ["linear", "log"]
+    noise = sampled.chains.x.copy()
+    noise[..., -1] = np.random.default_rng(0).normal(0.0, 2.0, noise.shape[:2])
+    wide = dataclasses.replace(sampled, chains=sampled.chains._replace(x=noise))
+    panel = drawn(figures.hyperposterior(wide, ["noise"]))[0]
+    assert panel.get_xscale() == "log"
+    bars = panel.patches[0].get_data()
+    share = np.sum(bars.values * np.diff(np.log(bars.edges)))  # a density of the logarithm
+    assert 0.97 < share <= 1.0 + 1e-9
+
+
+def test_slices_of_counts_show_their_mean_and_their_pit_can_be_flat():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2.0, 2.0, (60, 1))
+    y = rng.poisson(np.exp(2.0 + 0.5 * X[:, 0])).astype(float)
+    posterior = fit(X, y, method="svgp", likelihood="poisson", n_inducing=5, steps=600)
+    panel = drawn(figures.slices(posterior, X, y))[0]
+    median = next(line for line in panel.get_lines() if line.get_label() == "median")
+    grid = np.asarray(median.get_xdata())
+    f = posterior.predict(grid[:, None], include_noise=False).quantile(0.5)
+    np.testing.assert_allclose(median.get_ydata(), np.exp(f), rtol=1e-6)
+    bars = figures.pit(posterior, X, y).patches[-1].get_data()
+    assert np.sum(bars.values * np.diff(bars.edges)) == pytest.approx(1.0)
+    exact = np.zeros(len(bars.values))
+    below, above = (posterior.predict(X, include_noise=True).cdf(value) for value in (y - 1.0, y))
+    for low, high in zip(below, above, strict=True):
+        overlap = np.minimum(high, bars.edges[1:]) - np.maximum(low, bars.edges[:-1])
+        exact += np.clip(overlap, 0.0, None) / (high - low)
+    np.testing.assert_allclose(bars.values, exact * len(exact) / len(y), rtol=1e-6)

@@ -92,7 +92,7 @@ def hyperposterior(
 
 def _marginal(ax: Axes, e: Entry, label: str, sampled: bool) -> None:
     """A marginal, on a logarithmic axis if it spans decades; heights are then densities of the logarithm."""
-    decades = sampled and e.offset == 0.0 and spans_decades(e.draws)
+    decades = sampled and e.offset == 0.0 and spans_decades(e.draws, 1.0)
     low, high = _log_range(e) if decades else _range(e, sampled)
     if sampled:
         edges = np.geomspace(low, high, 37) if decades else np.linspace(low, high, 37)
@@ -178,7 +178,7 @@ def relevance(posterior: Posterior, *, most: int = 30, ax: Axes | None = None) -
     ax.set_yticks(range(len(rows)), [shortened(row["label"], 24) for row in rows], parse_math=False)
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="1 / lengthscale (standardised)")
     middles = np.array([np.median(row["draws"]) for row in rows])
-    if spans_decades(middles):
+    if spans_decades(middles, 1.3):
         ax.set_xscale("log")
     else:
         ax.set_xlim(left=0.0)

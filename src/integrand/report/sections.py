@@ -186,6 +186,12 @@ def _relevance(s: Subject) -> Section | None:
 
 def _slices(s: Subject) -> Section:
     p, names = s.posterior, s.posterior.model.columns
+    if len(names) == 1:
+        ax: Any = figures.plot(p, s.X, s.y)
+        ax.set_ylabel(shortened(s.target, 40))
+        image = picture(ax, f"Prediction of {s.target} along {names[0]}")
+        text = f"The prediction of {s.target}, with the inducing inputs below."
+        return "slices", "The prediction", paragraph(text) + _grid("whole", [image])
     columns = tables.relevant_columns(p, _MOST_SLICES)
     made = [figures.slices(p, s.X, s.y, columns=[c], legend=False)[0] for c in columns]
     share_heights(made)
