@@ -361,8 +361,8 @@ def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) ->
     if posterior.model.n_columns > 1:
         return slices(posterior, X, y, ax=ax)
     ax = one_panel(ax, (6.4, 3.6))
-    seen = posterior.Z[:, 0] if X is None else np.concatenate([X[:, 0], posterior.Z[:, 0]])
-    grid = _grid(ax, seen, beyond=0.05, n=200)
+    values = posterior.Z[:, 0] if X is None else np.concatenate([X[:, 0], posterior.Z[:, 0]])
+    grid = _grid(ax, values, beyond=0.05, n=200)
     if X is not None and y is not None:
         _dots(ax, X[:, 0], y)
     _bands(ax, posterior, grid, grid[:, None])
