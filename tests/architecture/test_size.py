@@ -9,7 +9,7 @@ from source import MODULES, ROOT
 
 MAX_FILES = 131
 MAX_PARAMETERS, MAX_LONG_SIGNATURES = 8, 7
-MAX_FILES_OF_A_FIT = 45
+MAX_FILES_OF_A_FIT = 52
 
 
 def long_signatures(code: str) -> list[str]:
