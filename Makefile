@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-peers bench-scale bench-truth docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-inducing bench-peers bench-scale bench-truth docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -77,6 +77,9 @@ bench-truth: $(STAMP) ## is what is called converged right? Fits beside quadratu
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)
+
+bench-inducing: $(STAMP) ## Z to convergence beside long ML-II and GPflow's (GPFLOW: a Python that has it); WHAT=auto: M chosen by the fit
+	$(BIN)/python -m benchmarks.inducing $(or $(WHAT),convergence) $(if $(GPFLOW),--gpflow $(GPFLOW)) $(ARGS)
 
 bench-peers: $(STAMP) ## side by side with six other packages, hours (QUICK=1: minutes)
 	$(BIN)/python -m benchmarks.peers --install $(if $(QUICK),--profile quick) $(ARGS)

@@ -242,8 +242,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     ----------
     kernel : Kernel, optional
         By default RBF with one lengthscale a column.
-    n_inducing : int
-        Inducing points; no more are used than there are distinct rows.
+    n_inducing : int or "auto"
+        Inducing points; no more are used than there are distinct rows. With "auto" the fit chooses (`sgpr-hmc` alone).
     method : str
         `sgpr-hmc` integrates over the hyperparameters (Algorithm 1 of the paper), `ml2` and `map` optimise them; see
         `integrand.METHODS`.
@@ -293,7 +293,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     def __init__(
         self,
         kernel: Kernel | None = None,
-        n_inducing: int = 100,
+        n_inducing: int | str = 100,
         method: str = "sgpr-hmc",
         priors: str = DEFAULT,
         noise: Any = None,

@@ -37,6 +37,7 @@ from integrand.cli.options import (
     emit,
     guarded,
     import_modules,
+    inducing_points,
     selection,
 )
 from integrand.errors import InputError
@@ -95,7 +96,8 @@ def fit(
     bound: Annotated[
         str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
     ] = None,
-    inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
+    inducing: Annotated[str, typer.Option(help="number of inducing points, or auto: the fit chooses")] = "100",
+    max_inducing: Annotated[int, typer.Option(help="inducing points of `--inducing auto` at most")] = 500,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
     max_minutes: Annotated[float | None, typer.Option(help="stop drawing after this many minutes")] = None,
@@ -142,7 +144,8 @@ def fit(
         run_dir=run_dir,
         progress=not (quiet or as_json),
         record={"out": str(out.resolve())},
-        n_inducing=inducing,
+        n_inducing=inducing_points(inducing),
+        max_inducing=max_inducing,
         chains=chains,
         target_ess=target_ess,
         max_minutes=max_minutes,

@@ -135,6 +135,16 @@ Rank = Annotated[int | None, typer.Option(help="which one this is, from 0; defau
 Timeout = Annotated[float, typer.Option(help="seconds of silence after which another process is given up")]
 
 
+def inducing_points(text: str) -> int | str:
+    """`--inducing`: a number, or auto."""
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--inducing must be a whole number or auto, not {text!r}") from None
+
+
 def guarded(function: Callable) -> Callable:
     """Turn the library's errors into one line on standard error and exit code 2, or 4 for the loss of a process."""
 

@@ -8,12 +8,18 @@ from integrand.infer.base import Sampler, Target
 from integrand.infer.coordinates import Coordinates, coordinates_at_mode
 from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import Finding
-from integrand.methods.problem import Problem
+from integrand.methods.problem import AUTO, Problem
 from integrand.methods.sampling import sampler_for
-from integrand.methods.warm_start import starting_inducing, warm_start
+from integrand.methods.warm_start import (
+    WARM_ENOUGH,
+    Point,
+    maximise_theta_and_inducing,
+    starting_inducing,
+    warm_start,
+)
 from integrand.storage.run_store import WarmStart
 from integrand.targets.collapsed import BoundWithPosterior, CollapsedTarget
-from integrand.targets.evaluation import likelihood
+from integrand.targets.evaluation import density, likelihood
 
 
 class RowStrategy(ABC):
@@ -50,6 +56,10 @@ class RowStrategy(ABC):
     def inducing_posterior(self, phi: np.ndarray, Z: np.ndarray) -> BoundWithPosterior:
         """q*(u) of a draw."""
 
+    @abstractmethod
+    def ascend(self, phi: np.ndarray, Z: np.ndarray) -> WarmStart:
+        """From (φ, Z) to a mode of log p(θ) + L(θ, Z), with a new `curvature`."""
+
     def plausible(self, phis: np.ndarray, Z: np.ndarray, coordinates: Coordinates) -> bool:
         """Whether draws of a round are from the posterior, so that they may move Z."""
         return True
@@ -61,6 +71,15 @@ class RowStrategy(ABC):
     def counts(self) -> dict[str, int]:
         """Evaluations beyond those of the bound of all rows."""
         return {}
+
+
+def begin_small(problem: Problem, bound: CollapsedTarget) -> Point | None:
+    """With `n_inducing="auto"` θ and Z after doublings; else None."""
+    if problem.settings.n_inducing != AUTO:
+        return None
+    from integrand.methods.auto_inducing import doubled  # few fits need it
+
+    return doubled(problem, bound)
 
 
 class AllRows(RowStrategy):
@@ -76,12 +95,20 @@ class AllRows(RowStrategy):
         """By L-BFGS, from the best candidate for Z."""
         problem = self.problem
         if move_Z:
-            return warm_start(problem, self.bound, curvature=self.curvature)
+            return warm_start(problem, self.bound, curvature=self.curvature, begin=begin_small(problem, self.bound))
         phi = problem.model.start()
         Z, name = starting_inducing(problem, self.bound, phi)
         steps = problem.settings.warm_steps
         optimum = maximise_lbfgs(lambda x: likelihood(self.bound.evaluate(x, Z)), phi, max_steps=steps)
         return WarmStart(optimum.x, Z, optimum.value, name, optimum.x)
+
+    def ascend(self, phi: np.ndarray, Z: np.ndarray) -> WarmStart:
+        """By L-BFGS."""
+        self.curvature, settings = Curvature(), self.problem.settings
+        phi, Z, optimum = maximise_theta_and_inducing(
+            self.bound, phi, Z, settings, settings.warm_steps, density, self.curvature, WARM_ENOUGH
+        )
+        return WarmStart(phi, Z, optimum.value, "", phi)
 
     def coordinates(self, start: WarmStart) -> Coordinates:
         """By differences of gradients at the mode."""

@@ -33,6 +33,8 @@ from integrand.storage.run_store import RunStore
 from integrand.targets import CollapsedTarget
 from integrand.units import doubts
 
+# Inducing points that blocks of rows are made for where the fit chooses how many.
+_MIDDLING = 200
 # Arguments of earlier versions, which work for one version with a warning: what to write in their place.
 _INSTEAD = {
     "columns": "give the rows names: fit(ArrayRows(X, y, columns=...))",
@@ -214,8 +216,8 @@ class FitSpec:
 
     @property
     def n_inducing(self) -> int:
-        """M that was asked for."""
-        return self.settings.n_inducing if self.Z is None else len(self.Z)
+        """M that was asked for; where it is chosen by the fit, a middling one, for the size of blocks."""
+        return _size(self.settings) if self.Z is None else len(self.Z)
 
     def problem(self) -> Problem:
         """Standardised rows, in memory or where the source keeps them, and a subsample if the method needs one."""
@@ -285,6 +287,10 @@ def _some_inputs(rows: RowSource, overview: Overview) -> np.ndarray:
     return rows.arrays()["X"]
 
 
+def _size(settings: Settings) -> int:
+    return _MIDDLING if isinstance(settings.n_inducing, str) else settings.n_inducing
+
+
 def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]:
     """What every process needs of a run directory: header, scaler and M, as JSON."""
     header = store.header
@@ -300,7 +306,7 @@ def _shared_part(store: RunStore, arrays: Mapping[str, np.ndarray]) -> list[Any]
             Settings.restored(header["settings"]),
         )
         scaler = {field.name: np.asarray(arrays[field.name]).tolist() for field in dataclasses.fields(Standardiser)}
-        return [header, scaler, len(arrays["Z"]) if "Z" in arrays else described[2].n_inducing]
+        return [header, scaler, len(arrays["Z"]) if "Z" in arrays else _size(described[2])]
     except (KeyError, TypeError) as error:
         path = getattr(store.directory, "path", "the directory")
         raise RunDirectoryError(f"{path} does not describe a fit that this version knows: {error}") from error

@@ -17,10 +17,17 @@ from integrand.infer.delayed_acceptance import DelayedAcceptance, ThirdOrder
 from integrand.infer.nuts import NUTS
 from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import Finding
-from integrand.methods.all_rows import RowStrategy
+from integrand.methods.all_rows import RowStrategy, begin_small
 from integrand.methods.problem import Problem
 from integrand.methods.sampling import implausible
-from integrand.methods.warm_start import maximise_theta, starting_inducing, subsample_of, warm_start
+from integrand.methods.warm_start import (
+    MODE_PASSES,
+    maximise_theta,
+    maximise_with_all_rows,
+    starting_inducing,
+    subsample_of,
+    warm_start,
+)
 from integrand.storage.run_store import WarmStart
 from integrand.targets.collapsed import BoundWithPosterior, CollapsedTarget, FixedZ
 from integrand.targets.evaluation import density, likelihood
@@ -58,11 +65,18 @@ class ManyRows(RowStrategy):
     def warm_start(self, move_Z: bool) -> WarmStart:
         """Lines 2-4, mostly on the subsample."""
         if move_Z:
-            return warm_start(self.problem, self.bound, curvature=self.curvature)
+            begin = begin_small(subsample_of(self.problem)[1], self.subsample_bound)
+            return warm_start(self.problem, self.bound, curvature=self.curvature, begin=begin)
         phi = self.problem.model.start()
         Z, name = starting_inducing(self.problem, self.subsample_bound, phi)
         phi, e = maximise_theta(self.bound, self.subsample_bound, (phi, Z), likelihood)
         return WarmStart(phi, Z, e.log_likelihood, name, self._mode(phi, Z))
+
+    def ascend(self, phi: np.ndarray, Z: np.ndarray) -> WarmStart:
+        """By L-BFGS with all rows."""
+        self.curvature = Curvature()
+        phi, Z, e = maximise_with_all_rows(self.bound, (phi, Z), density, MODE_PASSES, self.curvature)
+        return WarmStart(phi, Z, e.log_likelihood, "", phi)
 
     def coordinates(self, start: WarmStart) -> Coordinates:
         """By 2 P gradients of all rows near the mode, and some values."""

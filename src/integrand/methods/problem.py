@@ -40,6 +40,10 @@ LBFGS_STEPS, ADAM_STEPS = 1_000, 5_000
 DEPRECATED_SETTINGS = {"tune": "warmup", "grow": "subsample", "sample_rows": "subsample_rows"}
 
 
+# `n_inducing` that is chosen by the fit, and M that it begins with.
+AUTO, FIRST_INDUCING = "auto", 50
+
+
 def _count(default: int, least: int = 1) -> Any:
     return dataclasses.field(default=default, metadata={"least": least})
 
@@ -56,7 +60,8 @@ def _choice(*choices: str) -> Any:
 class Settings:
     """How hard to try. The defaults are those of the estimator and the command line."""
 
-    n_inducing: int = _count(100)
+    n_inducing: int | str = dataclasses.field(default=100, metadata={"least": 1, "or": AUTO})
+    max_inducing: int = _count(500)  # of "auto"
     chains: int = _count(4)
     target_ess: float = _number(400.0)
     max_draws: int = _count(5_000)  # of each chain
@@ -127,6 +132,8 @@ class Settings:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value, limits = getattr(self, field.name), field.metadata
+            if "or" in limits and value == limits["or"]:
+                continue
             if "least" in limits and (value is not None or field.default is not None):
                 _check_count(field.name, value, limits["least"])
             elif "above" in limits and (value is not None or field.default is not None):
@@ -213,7 +220,13 @@ class Problem:
         """M: what was asked for, but no more than there are distinct rows."""
         if self.Z is not None:
             return len(self.Z)
-        return min(self.settings.n_inducing, len(distinct_rows(self.some_inputs())))
+        wanted = self.settings.n_inducing
+        return min(FIRST_INDUCING if isinstance(wanted, str) else wanted, self.n_distinct)
+
+    @cached_property
+    def n_distinct(self) -> int:
+        """Distinct rows, among those that inducing inputs start from."""
+        return len(distinct_rows(self.some_inputs()))
 
     @property
     def use_subsample(self) -> bool:

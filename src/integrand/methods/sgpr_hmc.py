@@ -25,7 +25,7 @@ from integrand.infer.optimise import Curvature, maximise_lbfgs
 from integrand.infer.verdict import TOLERANCE_NATS
 from integrand.methods.all_rows import AllRows, RowStrategy
 from integrand.methods.paper_schedule import paper_schedule
-from integrand.methods.problem import FitContext, Problem
+from integrand.methods.problem import AUTO, FitContext, Problem
 from integrand.methods.sampling import draw_pilot, draw_until_converged, one_draw
 from integrand.posterior.conditional import sparse_conditional
 from integrand.posterior.posterior import Posterior
@@ -35,6 +35,8 @@ from integrand.targets.evaluation import Evaluation
 # A move of Z ends when this many steps together gain less than this. Draws move it that cost the others no more than
 # MOVE_LOSS nats, by estimate, and at least this many.
 MOVE_ENOUGH, MOVE_LOSS, FEWEST_DRAWS = (5, 0.05), 0.1, 2
+# Draws that say what the bound is after M has doubled.
+DOUBLED_DRAWS = 8
 
 
 def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Posterior:
@@ -52,7 +54,7 @@ def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Post
         if (
             not chains and rounds.last_draws
         ):  # no time for final draws: those of the last round, with the Z they are from
-            chains, rounds.Z_path = rounds.last_draws, rounds.Z_path[: rounds.last_draws_at + 1]
+            chains, rounds.Z_path = rounds.last_draws, rounds.last_path
             context.findings += [rows.pilot_finding] if rows.pilot_finding else []
         chains = chains or one_draw(start.mode, rows.bound.at(rounds.Z))
         context.phase("conditional")
@@ -64,7 +66,7 @@ def sgpr_hmc(problem: Problem, context: FitContext, move_Z: bool = True) -> Post
             optimum=start.phi,
             counter=rows.bound.counter,
             Z_path=rounds.Z_path,
-            counts={"rounds": len(rounds.Z_path) - 1} | rows.counts(),
+            counts={"rounds": len(rounds.Z_path) - 1, "doublings": rounds.n_doublings} | rows.counts(),
         )
 
 
@@ -89,7 +91,8 @@ class Rounds:
         self.context, self.rows, self.Z_path = context, rows, [start.Z]
         self.finished: list[Round] = []
         self.last_draws: Chains | None = None  # of the latest round with as many draws as any before it
-        self.last_draws_at = 0  # moves of Z before that round
+        self.last_path = list(self.Z_path)  # Z before that round
+        self.n_doublings, self.enough = 0, context.settings.n_inducing != AUTO  # of M; whether M is settled
         self.curvature = rows.curvature  # of log p(θ) + L(θ, Z) in (φ, Z), as the warm start left it
         learned = context.store.state("curvature")
         if learned is not None:
@@ -114,16 +117,14 @@ class Rounds:
         context.phase("rounds")
         try:
             # Once final draws are on disk Z stays: draws at another Z would belong to another posterior.
-            while not self.converged and len(self.finished) < self.rows.max_rounds and not context.store.n_blocks:
+            while not self.converged and self._n_moves < self.rows.max_rounds and not context.store.n_blocks:
                 began = context.clock.elapsed
                 if context.over_half_time(seconds):  # the final draws need the other half
-                    context.notes.append(
-                        f"Z had {len(self.finished)} rounds: one more would go past half of the minutes."
-                    )
+                    context.notes.append(f"Z had {self._n_moves} rounds: one more would go past half of the minutes.")
                     break
                 if not self.draw():
                     return
-                self._finish(self.move())
+                self._finish(self.more_points() or self.move())
                 context.store.save_round(len(self.finished), self.finished[-1], self.coordinates)
                 seconds = context.clock.elapsed - began
         except KeyboardInterrupt:
@@ -131,14 +132,15 @@ class Rounds:
             return
         if self.finished and not self.converged:
             gain = self.finished[-1].gain
-            sentence = f"Z was still gaining {gain:.2f} nats after {len(self.finished)} rounds."
-            remedy = f"Let it move longer: `max_rounds={4 * len(self.finished)}`."
+            sentence = f"Z was still gaining {gain:.2f} nats after {self._n_moves} rounds."
+            remedy = f"Let it move longer: `max_rounds={4 * self._n_moves}`."
             context.findings.append(Finding("inducing-moving", False, sentence, remedy))
 
     @property
     def converged(self) -> bool:
         """The stopping rule: the gain is at most 0.25 nats plus twice its Monte Carlo standard error."""
-        return bool(self.finished) and self.finished[-1].gain <= TOLERANCE_NATS + 2.0 * self.finished[-1].error
+        moved = self.finished and len(self.Z_path) > 1
+        return bool(moved) and self.finished[-1].gain <= TOLERANCE_NATS + 2.0 * self.finished[-1].error
 
     def draw(self) -> bool:
         """Lines 14-17: J draws of θ from q*(θ) ∝ p(θ) exp L(θ, Z) with Z fixed; False if Z must not move by them."""
@@ -153,11 +155,33 @@ class Rounds:
             )
             return False
         if self.last_draws is None or chains.n_draws >= self.last_draws.n_draws:
-            self.last_draws, self.last_draws_at = chains, k
+            self.last_draws, self.last_path = chains, list(self.Z_path)
         if context.interrupted or context.over_time:
             return False
         self.coordinates = self.coordinates.refit(chains.x, warp=sampler.can_warp(target))
         return True
+
+    @property
+    def _n_moves(self) -> int:
+        return len(self.finished) - self.n_doublings
+
+    def more_points(self) -> Round | None:
+        """With `n_inducing="auto"`: twice as many points, at the mode for them, where these draws want them."""
+        if self.enough:
+            return None
+        from integrand.methods.auto_inducing import after_draws  # few fits need it
+
+        context, rows, Z = self.context, self.rows, self.Z
+        context.progress.phase("count inducing points")
+        doubling, more = after_draws(context, rows.bound, self.picked, Z, self.n_doublings)
+        if len(more) == 0:
+            self.enough = True
+            return None
+        start = rows.ascend(self.picked.mean(axis=0), np.concatenate([Z, more]))
+        self.curvature, self.coordinates = rows.curvature, rows.coordinates(start)
+        context.store.save_state("curvature", self.curvature.arrays())
+        bound, error = _mean_and_error(rows.bounds(self.picked[:DOUBLED_DRAWS], start.Z))
+        return Round(start.Z, doubling.gain, 0.0, bound, error, context.target_accept)
 
     def move(self) -> Round:
         """Lines 11 and 18: half of the draws move Z up 1/J Σ_j L(θ_j, Z) (equation (15)), the others measure."""
@@ -202,7 +226,10 @@ class Rounds:
 
     def _finish(self, result: Round) -> None:
         self.finished.append(result)
-        self.Z_path.append(result.Z)
+        if len(result.Z) == len(self.Z):
+            self.Z_path.append(result.Z)
+        else:  # the path begins again with more points
+            self.Z_path, self.n_doublings = [result.Z], self.n_doublings + 1
         self.context.target_accept = result.target_accept
         self.context.record_bound("round", len(self.finished), result.bound, result.bound_error)
 

@@ -9,7 +9,7 @@ from integrand.data.sources import Overview, RowSource
 from integrand.errors import InputError, need
 from integrand.gp import BOUNDS
 from integrand.likelihoods import Gaussian, Likelihood
-from integrand.methods.problem import TRACED, FitContext, Problem, Settings, refuse_many_rows
+from integrand.methods.problem import AUTO, TRACED, FitContext, Problem, Settings, refuse_many_rows
 from integrand.model import Model, check_gaussian
 from integrand.posterior.posterior import Posterior
 
@@ -55,6 +55,8 @@ class Method:
         if not self.any_likelihood and not isinstance(likelihood, Gaussian):
             others = _names(method for method in METHODS.values() if method.any_likelihood)
             raise InputError(f"{self.name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+        if settings.n_inducing == AUTO:
+            self._check_auto(settings, rows)
         self._check_packages(settings, 0 if rows is None else rows.n_rows)
         if rows is not None:
             self._check_rows(settings, likelihood, rows)
@@ -122,6 +124,17 @@ class Method:
             f"{self.name} has no sampler {sampler!r}: {has}"
             + (" (`joint-hmc` and `bsgp` have sghmc)" if sampler == "sghmc" else "")
         )
+
+    def _check_auto(self, settings: Settings, rows: RowSource | None) -> None:
+        """The number of inducing points is chosen between rounds of Algorithm 1."""
+        advice = f"give n_inducing a number, such as {Settings.n_inducing}"
+        if self.name != "sgpr-hmc" or settings.schedule == "paper":
+            whose = "the paper's schedule" if settings.schedule == "paper" else self.name
+            raise InputError(
+                f'n_inducing="{AUTO}" is for sgpr-hmc with its default schedule, not for {whose}: {advice}'
+            )
+        if rows is not None and rows.processes.size > 1:
+            raise InputError(f'n_inducing="{AUTO}" is for fits of one process: {advice}')
 
     def _check_packages(self, settings: Settings, n_rows: int) -> None:
         """Refuse before the fit what would be missing in the middle of it."""

@@ -44,7 +44,7 @@ WARM_ENOUGH = (25, 0.1)
 # The same after an ascent of a subsample, where each gradient costs a pass: that many gradients, and this many nats.
 _WINDOW, _WINDOW_GAIN = 10, 0.5
 # Gradients of all rows after an ascent on a subsample: of a warm start, from there to the mode, and of an optimiser.
-_WARM_PASSES, _MODE_PASSES, OPTIMISER_PASSES = 60, 100, 200
+_WARM_PASSES, MODE_PASSES, OPTIMISER_PASSES = 60, 100, 200
 # Distance from the prior's medians, in φ, within which the mode is looked for.
 _MAX_DISTANCE = 2.0
 # With Laplace's method the sites are fixed during an ascent and made again this many times.
@@ -78,9 +78,13 @@ def starting_inducing(
 
 
 def warm_start(
-    problem: Problem, target: CollapsedTarget, to_mode: bool = True, curvature: Curvature | None = None
+    problem: Problem,
+    target: CollapsedTarget,
+    to_mode: bool = True,
+    curvature: Curvature | None = None,
+    begin: Point | None = None,
 ) -> WarmStart:
-    """Maximise L over (θ, Z) until hardly anything is gained, from the best candidate for Z.
+    """Maximise L over (θ, Z) until hardly anything is gained, from `begin` or the best candidate for Z.
 
     With `to_mode` Z goes on to the mode of the sampled density, which is nearer to the draws than the ML-II point is.
     `curvature` learns that of the density on the way.
@@ -88,8 +92,11 @@ def warm_start(
     settings, phi = problem.settings, problem.model.start()
     curvature = Curvature() if curvature is None else curvature
     if problem.use_subsample:
-        return _warm_start_with_subsample(problem, target, to_mode, curvature)
-    Z, name = starting_inducing(problem, target, phi)
+        return _warm_start_with_subsample(problem, target, to_mode, curvature, begin)
+    if begin is None:
+        Z, name = starting_inducing(problem, target, phi)
+    else:
+        (phi, Z), name = begin, "fewer points"
 
     def ascend(phi: np.ndarray, Z: np.ndarray, objective: Objective):
         steps = settings.warm_steps
@@ -161,11 +168,11 @@ def subsample_of(problem: Problem) -> tuple[CollapsedTarget, Problem]:
 
 
 def _warm_start_with_subsample(
-    problem: Problem, target: CollapsedTarget, to_mode: bool, curvature: Curvature
+    problem: Problem, target: CollapsedTarget, to_mode: bool, curvature: Curvature, begin: Point | None
 ) -> WarmStart:
     """First on a subsample, then some steps with all rows, whose curvature the subsample has taught."""
     subsample, alone = subsample_of(problem)
-    start = warm_start(alone, subsample, to_mode=False, curvature=curvature)
+    start = warm_start(alone, subsample, to_mode=False, curvature=curvature, begin=begin)
     phi, Z, e = maximise_with_all_rows(target, (start.phi, start.Z), likelihood, _WARM_PASSES, curvature)
     mode = phi
     if to_mode:
@@ -188,7 +195,7 @@ def _mode_with_subsample(
     phi, Z, _ = maximise_theta_and_inducing(
         subsample, best, Z, settings, settings.lbfgs_steps, density, curvature, WARM_ENOUGH
     )
-    return maximise_with_all_rows(target, (phi, Z), density, _MODE_PASSES, curvature)[:2]
+    return maximise_with_all_rows(target, (phi, Z), density, MODE_PASSES, curvature)[:2]
 
 
 class CorrectedSubsampleBound:
