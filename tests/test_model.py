@@ -278,7 +278,7 @@ def test_repr():
         (lambda: Model(RBF(lengthscale=np.nan), 2), "lengthscale must be positive and finite"),
         (lambda: Model(RBF(name="f", scale=Normal(0, 1)), 2), "f.scale must be positive, but Normal"),
         (lambda: Model(RBF() + Linear(scale=Uniform(-1, 1)), 2), "1.scale must be positive"),
-        (lambda: Model(RBF(), 2, noise=0), "noise must be positive"),
+        (lambda: Model(RBF(), 2, noise=-1), "noise must be"),
         (lambda: Model(RBF(), 2, noise="low"), "noise is a number or a prior"),
         (lambda: Model(RBF(), 2, noise=Normal(0, 1)), "noise must be positive"),
         (lambda: Model(RBF(), 2, mean=np.nan), "mean must be finite"),

@@ -23,7 +23,10 @@ def unit_factors(unit: str, columns: tuple[int, ...], scaler: Any) -> Float[np.n
     """The factor from standardised to original units, for each column that a field speaks of (one, if it has none)."""
     x = np.asarray(scaler.x_sd)[list(columns)] if columns else np.ones(1)
     y = float(scaler.y_sd)
-    return {"1": np.ones(1), "y": np.full(1, y), "x": x, "y/x": y / x, "1/x": 1.0 / x}[unit]
+    if unit in ("1", "y"):
+        return np.full(1, y if unit == "y" else 1.0)
+    with np.errstate(over="ignore"):  # columns of subnormal numbers
+        return x if unit == "x" else {"y/x": y, "1/x": 1.0}[unit] / x
 
 
 def unit_offset(path: str, scaler: Any) -> float:
@@ -149,7 +152,10 @@ class _Unscaled(NamedTuple):
 def _affine(value: Any, factor: float, offset: float) -> Any:
     if isinstance(value, Standardised):  # of a model that knows no data
         return value
-    return value.rescaled(factor, offset) if isinstance(value, Prior) else value * factor + offset
+    try:
+        return value.rescaled(factor, offset) if isinstance(value, Prior) else value * factor + offset
+    except (InputError, ArithmeticError):  # numbers at the end of the range: shown as they are
+        return value
 
 
 def _given_values(given: Any) -> Mapping[str, Any]:
