@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import integrand
+from benchmarks.truth import exact_likelihood, quadrature, random_set
 from integrand import RBF, ConvergenceWarning, Dataset
 from integrand.data.scaling import Standardiser
 from integrand.infer.base import Chains, Run, Snapshot
@@ -19,7 +20,14 @@ from integrand.infer.nuts import NUTS
 from integrand.infer.stopping import StoppingRule
 from integrand.methods import sampling
 from integrand.methods.problem import FitContext, Problem, Settings
-from integrand.methods.sampling import ConvergenceMonitor, dispersed_starts, draw_pilot, implausible, sampler_for
+from integrand.methods.sampling import (
+    ConvergenceMonitor,
+    dispersed_starts,
+    draw_pilot,
+    implausible,
+    sampler_for,
+    with_little_noise,
+)
 from integrand.model import Model
 from integrand.progress import Silent
 from integrand.storage.run_directory import RunDirectory
@@ -292,6 +300,35 @@ def test_target_acceptance_is_raised_where_a_pilot_diverges(divergences, raised)
     assert context.target_accept == (0.9 if raised else 0.7)
     assert bool(context.notes) == raised
     assert all("of round 2 diverged: target_accept was raised to 0.9" in note for note in context.notes)
+
+
+def test_every_second_point_has_little_noise_and_short_lengthscales():
+    model = Model(RBF() + RBF(), 2)
+    points = np.tile(model.start(), (4, 1))
+    moved = with_little_noise(model, points)
+    np.testing.assert_array_equal(moved[1::2], points[1::2])
+    changed = {p.name: (moved - points)[::2, p.start : p.start + p.size] for p in model.parameters}
+    np.testing.assert_allclose(changed["noise"], -3.0)
+    for name, change in changed.items():
+        if name.endswith("lengthscale"):
+            np.testing.assert_allclose(change[0], -1.0)
+            np.testing.assert_allclose(change[1], -2.0)
+        elif name != "noise":
+            np.testing.assert_array_equal(change, 0.0)
+
+
+def test_two_explanations_are_found_and_drawn_in_proportion():
+    """Much noise around a smooth function, or little noise: chains, proposals and quadrature agree."""
+    X, y, preset = random_set(793)
+    grid = quadrature(exact_likelihood(X, y), Model(RBF(), 1, priors=preset))
+    at, _, mass = grid.valley(2)
+    posterior = quietly(integrand.fit, X, y, RBF(), method="gpr-hmc", priors=preset, seed=1)
+    drawn = (posterior.chains.x[:, :, 2] < at).mean()
+    assert 0.02 < mass < 0.25
+    assert abs(drawn - mass) < 0.06
+    assert posterior.evidence is not None
+    assert abs(posterior.evidence[0] - grid.log_evidence) < 6.0 * posterior.evidence[1] + 0.02
+    assert not posterior.evidence_is_bound
 
 
 # --- the monitor of final chains

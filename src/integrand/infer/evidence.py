@@ -39,6 +39,11 @@ class Evidence(NamedTuple):
     log_evidence: float
     error: float  # of the log evidence
 
+    @property
+    def reliable(self) -> bool:
+        """Whether no few proposals decide: k̂ is small, or no weight is large."""
+        return self.k_hat <= K_HAT_LIMIT or float(self.weights.max()) <= _HEAVY
+
 
 def evidence(proposals: Proposals) -> Evidence | None:
     """Smoothed weights, k̂, and the log of the mean weight; None of few proposals or where all have no density."""
@@ -58,13 +63,17 @@ def second_opinion(
 ) -> list[Finding]:
     """What the verdict says of chains beside weighted proposals: k̂, and numbers or masses of modes that differ."""
     if result.k_hat > K_HAT_LIMIT:
-        serious = float(result.weights.max()) > _HEAVY
         sentence = (
             f"Pareto k̂ of the independence proposals is {result.k_hat:.2f} (limit {K_HAT_LIMIT}): they do not cover "
             "the posterior, and a part of it may be missing."
         )
         return [
-            Finding("pareto-k", serious, sentence, "Use priors with lighter tails, or compare with sampler='nuts'.")
+            Finding(
+                "pareto-k",
+                not result.reliable,
+                sentence,
+                "Use priors with lighter tails, or compare with sampler='nuts'.",
+            )
         ]
     columns = [(name, proposals.x[:, i], chains.x[:, :, i]) for i, name in enumerate(names)]
     if len(modes) > 1:

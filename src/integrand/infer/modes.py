@@ -19,7 +19,7 @@ SHORT, LONG = 15, 100
 # Most ascents that are finished.
 MOST = 6
 # An optimum whose mass is less than this many nats below the largest is kept.
-NEGLIGIBLE = 12.0
+NEGLIGIBLE = 10.0
 # Within this distance (standard deviations) and loss (nats) a point belongs to a known optimum.
 _NEAR, _NEAR_NATS = 2.0, 4.0
 
@@ -57,9 +57,11 @@ def find_modes(
         value, end = _ascent(log_density, x, SHORT, modes)
         if math.isfinite(value) and not any(mode.holds(end, value) for mode in modes):
             ends.append((value, end))
-    for value, x in sorted(ends, key=lambda end: -end[0])[:MOST]:
-        if not (over_time() or any(mode.holds(x, value) for mode in modes)):
+    finished = 0
+    for value, x in sorted(ends, key=lambda end: -end[0]):
+        if finished < MOST and not (over_time() or any(mode.holds(x, value) for mode in modes)):
             _finish(log_density, x, modes)
+            finished += 1
     if not modes:
         return ()
     best = max(mode.log_mass for mode in modes)
