@@ -20,6 +20,8 @@ from integrand.progress import Progress
 
 # Points that a search for modes starts from: half of them plausible, the others not even that.
 SEARCH_STARTS = 16
+# Values that a search computes between two looks at the clock.
+VALUES_AT_ONCE = 16
 # How far below its prior's median the logarithm of the noise is in a quarter of them.
 LITTLE_NOISE = 3.0
 # Seconds between two saves of the draws; more if saving would take a larger share of the time than this.
@@ -69,7 +71,15 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
     context.progress.phase("look for modes")
     failures = target.counter.failures
     rng = np.random.default_rng([context.settings.seed, 6, len(name)])
-    points, plausible = dispersed_points(target.values, context.problem.model.start(), rng)
+
+    def values(x: np.ndarray) -> np.ndarray:
+        """A few at a time: with many rows and few minutes, not all of them."""
+        parts = [x[i : i + VALUES_AT_ONCE] for i in range(0, len(x), VALUES_AT_ONCE)]
+        return np.concatenate(
+            [np.full(len(p), -np.inf) if context.over_half_time(0.0) else target.values(p) for p in parts]
+        )
+
+    points, plausible = dispersed_points(values, context.problem.model.start(), rng)
     context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
     saved = context.store.modes(name)
     if saved is None:
