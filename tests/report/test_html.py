@@ -125,7 +125,7 @@ def test_size_and_repeatability(report, sampled, rows):
 
 
 def verdict_of(posterior):
-    _, _, content = _verdict(Subject(posterior, None, None, False, None, "y", None, "0"))
+    _, _, content = _verdict(Subject(posterior, None, None, None, False, None, "y", None, "0"))
     return content, Page(content).words
 
 
