@@ -98,7 +98,7 @@ def test_settings_of_our_workers_are_our_defaults():
     from integrand.methods.problem import Settings
     from integrand.priors import DEFAULT
 
-    assert CONTESTANTS[OURS].options["steps"] == Settings().steps
+    assert CONTESTANTS[OURS].options["steps"] == Settings().lbfgs_steps
     assert CONTESTANTS["integrand-sgpr-hmc"].priors == DEFAULT
     assert Settings().predictive_draws == PREDICTIVE_DRAWS
 

@@ -222,7 +222,7 @@ def test_a_target_that_is_not_there(tmp_path):
 
 def test_nothing_but_a_target(tmp_path):
     FRAME[["y"]].to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="no column besides the target 'y'"):
+    with pytest.raises(InputError, match="no column besides 'y'"):
         open_rows(tmp_path / "t.parquet", "y")
 
 

@@ -203,7 +203,8 @@ def test_draws_that_predict_are_evenly_spaced_and_as_many_of_each_chain(wanted, 
 def test_why_it_ended_is_part_of_the_verdict(target_ess, interrupted, ended, codes):
     fit = context(target_ess=target_ess)
     fit.interrupted = interrupted
-    energetic = chains()._replace(energy=np.random.default_rng(1).standard_normal((4, 500)))
+    noise = np.random.default_rng(1).standard_normal((2, 4, 500))
+    energetic = chains()._replace(energy=noise[0], log_density=noise[1])
     assert fit.verdict(energetic, Counter(), ended=ended).codes == codes
     fit.findings.append(Finding("approximate", True, "Of an approximation.", ""))
     assert fit.verdict(energetic, Counter(), ended=ended).codes == (*codes, "approximate")

@@ -333,7 +333,7 @@ def test_the_papers_schedule_has_no_run_directory(data, tmp_path):
 @pytest.mark.parametrize(
     ("phase", "when", "act"),
     [
-        ("round 1", 1, interrupt),
+        ("round 1", 0, interrupt),
         ("move Z", 0, interrupt),
         ("final", 2, interrupt),
         ("final", 2, lambda: signal.raise_signal(signal.SIGINT)),

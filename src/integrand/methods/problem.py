@@ -388,6 +388,9 @@ class FitContext:
         chains = chains._replace(x=chains.x[:, :, : problem.model.n_theta])
         self.clock.enter("")
         self.store.save_seconds(self.seconds)
+        if verdict is not None:  # one of the method's own does not know of these
+            further = (finding for finding in self.findings if finding not in verdict.findings)
+            verdict = dataclasses.replace(verdict, findings=(*verdict.findings, *further))
         if verdict is not None and not self.store.keeps:
             verdict = dataclasses.replace(verdict, findings=tuple(map(_without_resuming, verdict.findings)))
         if verdict is None:
