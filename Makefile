@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-methods bench-findings bench-inducing bench-peers bench-scale bench-truth docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-findings bench-inducing bench-peers bench-scale bench-truth docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ bench-large: $(STAMP) ## a complete fit with 100 000 rows under a budget
 
 bench-predict: $(STAMP) ## seconds of predict, evaluate and report, alone and beside busy processes; memory for 100 000 rows
 	$(BIN)/python -m benchmarks.predict_time $(ARGS)
+
+bench-reweighting: $(STAMP) ## sparse draws re-weighted to the exact posterior, against gpr-hmc (minutes, resumable)
+	$(BIN)/python -m benchmarks.reweighting $(ARGS)
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python -m benchmarks.method_time $(ARGS)

@@ -25,6 +25,7 @@ def main(dataset: str) -> None:
     posterior = integrand.fit(
         integrand.ArrayRows(X[split.train], y[split.train], named.feature_names, Standardiser.paper(X, y)),
         method="sgpr-hmc-fixed-z",
+        bound="titsias",
         priors="paper",
         Z=X[split.train][split.inducing],
         seed=SPLIT,

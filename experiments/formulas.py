@@ -68,7 +68,7 @@ def main(dataset: str, splits: str) -> None:
     for k in map(int, splits.split(",")):
         split = paper_split(len(y), k, 100)
         train = integrand.ArrayRows(X[split.train], y[split.train], scaler=scaler)
-        posterior = integrand.fit(train, method="sgpr-hmc", priors="paper", n_inducing=100, seed=k)
+        posterior = integrand.fit(train, method="sgpr-hmc", priors="paper", bound="titsias", n_inducing=100, seed=k)
         theta = {name: v.reshape(-1, *v.shape[2:]) for name, v in posterior.theta.items()}
         chosen = np.linspace(0, len(theta["noise"]) - 1, DRAWS).astype(int)
         data = (xs[split.train], ys[split.train], xs[split.test], ys[split.test], scaler.transform_X(posterior.Z))

@@ -10,6 +10,7 @@ from integrand.data.sources import ArrayRows
 from integrand.errors import ConvergenceWarning
 from integrand.kernels import RBF
 from integrand.methods.fit import fit
+from integrand.methods.table import METHODS
 from integrand.metrics import evaluate
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import MAX_JOINT_ROWS
@@ -20,6 +21,8 @@ def fitted(task: Task, rows: ArrayRows, **arguments: Any) -> Posterior:
     """Fit an arm under the protocol; a fit that Ctrl-C ended raises KeyboardInterrupt again."""
     arm = task.arm
     settings = dict(arm.settings) | {"n_inducing": max(arm.n_inducing, 1), "seed": task.split}
+    if METHODS[arm.method].collapsed:
+        settings["bound"] = arm.bound or "titsias"
     if task.protocol == "paper":
         settings["schedule"] = "paper"
         if arm.method == "joint-hmc":  # the paper's runs of JointHMC had other priors

@@ -279,6 +279,7 @@ TABLES: dict[str, Callable[[Results], list[Table]]] = {
         + paired_tables(r, "SGPR + HMC", _PAIRED)
         + verdict_table(r)
     ),
+    "tight-bound": lambda r: paired_tables(r, "SGPR + HMC, titsias", ("nlpd", "rmse")) + verdict_table(r),
     "priors": lambda r: (
         score_tables(r, ("rmse", "joint_nlpd", "nlpd"), "SGPR") + paired_tables(r, "SGPR") + verdict_table(r)
     ),

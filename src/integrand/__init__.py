@@ -29,6 +29,7 @@ from integrand.errors import (
     PriorWarning,
     RunDirectoryError,
     UnregisteredError,
+    UnreliableWeightsError,
 )
 from integrand.gp import GP
 from integrand.kernels import (
@@ -50,7 +51,7 @@ from integrand.linalg import Jitter
 from integrand.methods.fit import fit, prior_predictive, resume
 from integrand.methods.table import METHODS
 from integrand.model import Model
-from integrand.posterior.posterior import Posterior
+from integrand.posterior.posterior import Posterior, compare
 from integrand.priors import (
     Beta,
     Exponential,
@@ -126,12 +127,14 @@ __all__ = [
     "StudentTPrior",
     "Uniform",
     "UnregisteredError",
+    "UnreliableWeightsError",
     "Weibull",
     "__version__",
     "at_least",
     "at_most",
     "between",
     "collapsed_bound",
+    "compare",
     "fit",
     "join",
     "load_model",

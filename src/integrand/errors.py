@@ -36,6 +36,10 @@ class NotConvergedError(IntegrandError):
     """Strict mode: the sampler ended without a posterior one can trust."""
 
 
+class UnreliableWeightsError(IntegrandError):
+    """Draws whose importance weights say that they cannot stand for those of another posterior (k-hat above 0.7)."""
+
+
 class RunDirectoryError(IntegrandError):
     """A run directory that is locked, foreign, newer than this library, or damaged."""
 

@@ -65,6 +65,14 @@ def test_from_table_to_report(files):
     assert {"nlpd", "expected_nlpd", "crps", "coverage_50", "coverage_80", "coverage_95"} <= set(metrics)
     ok("report", "m.integrand", "--data", "test.csv", "--out", "r.html")
     assert "<html" in (files / "r.html").read_text()
+    assert "Leave-one-out" not in (files / "r.html").read_text()
+    inside = json.loads(ok("evaluate", "m.integrand", "train.csv", "--loo", "--json").stdout)
+    assert inside["loo"]["rows"] == len(table())
+    assert inside["nlpd"] < -inside["loo"]["elpd"] / inside["loo"]["rows"]  # rows of the fit flatter it
+    assert "Leave-one-out: " in ok("evaluate", "m.integrand", "train.csv", "--loo").stdout
+    ok("report", "m.integrand", "--data", "train.csv", "--out", "r.html")
+    assert "Leave-one-out" in (files / "r.html").read_text()
+    assert "not the rows" in run("evaluate", "m.integrand", "test.csv", "--loo").output
 
 
 def test_every_format_gives_the_same_predictions(files):

@@ -1,9 +1,14 @@
 """The splits of `compare` and `demo`: every row is tested once, and the seed decides."""
 
-import numpy as np
-import pytest
+import json
 
-from integrand.cli.compare import answer_of, k_folds, random_split
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from integrand.cli.app import app
+from integrand.cli.compare import _parts, answer_of, k_folds, random_split
 from integrand.errors import InputError
 
 
@@ -59,3 +64,36 @@ def scored(**means):
 def test_the_best_method_is_named(means, sentence):
     scores = scored(**means)
     assert answer_of(list(scores), scores).startswith(sentence)
+
+
+def test_a_list_of_kernels_is_cut_at_commas_outside_of_parentheses():
+    text = "rbf, rbf(active=(0,1), ard=False) + linear(scale=gamma(2, 1)),periodic*rbf ,"
+    assert _parts(text) == ["rbf", "rbf(active=(0,1), ard=False) + linear(scale=gamma(2, 1))", "periodic*rbf"]
+
+
+def compare(*arguments):
+    return CliRunner().invoke(app, ["compare", "t.csv", "--target", "y", *arguments])
+
+
+def test_kernels_and_priors_are_ranked_by_leave_one_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, 50)
+    pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.2 * rng.standard_normal(50)}).to_csv("t.csv", index=False)
+    few = ["--inducing", "10", "--target-ess", "20"]
+    facts = json.loads(compare("--kernels", "linear, rbf", "--json", *few).stdout)
+    assert facts["best"] == "rbf"
+    assert list(facts["models"]) == ["rbf", "linear"]
+    assert facts["models"]["linear"]["difference"] < -10.0
+    assert facts["answer"].startswith("rbf predicts best")
+    done = compare("--priors", "paper, pooled", *few)
+    assert "paper" in done.stdout.splitlines()[1] + done.stdout.splitlines()[2]
+    for wrong, message in (
+        (["--kernels", "rbf"], "two different models"),
+        (["--kernels", "rbf, linear", "--methods", "ml2"], "draws no hyperparameters"),
+        (["--kernels", "rbf, linear", "--methods", "ml2,map"], "one method"),
+        (["--kernels", "rbf, curve"], "curve"),
+    ):
+        result = compare(*wrong)
+        assert result.exit_code == 2
+        assert message in result.output

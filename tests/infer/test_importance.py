@@ -14,12 +14,21 @@ with warnings.catch_warnings():
     import arviz
 
 
+def psislw(x, efficiency=1.0):
+    """Smoothed log weights and k̂ by the installed ArviZ."""
+    if arviz.__version__.startswith("0."):
+        return arviz.psislw(x.copy(), efficiency)
+    from arviz_stats.base import array_stats
+
+    return array_stats.psislw(-x, r_eff=efficiency)  # it takes log likelihoods, whose ratios are one over them
+
+
 @pytest.mark.parametrize("efficiency", [1.0, 0.4])
 @pytest.mark.parametrize("n", [30, 400, 1001])
 @pytest.mark.parametrize("spread", [1e-3, 0.5, 2.0, 8.0])
 def test_the_numbers_are_those_of_arviz(spread, n, efficiency):
     x = spread * np.random.default_rng(n).standard_t(4, (3, n))
-    expected, k_hat = arviz.psislw(x.copy(), efficiency)
+    expected, k_hat = psislw(x, efficiency)
     found = pareto_smoothed(x, efficiency)
     np.testing.assert_allclose(found.log_weights, expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.k_hat, k_hat, rtol=1e-9, atol=1e-9)
@@ -29,7 +38,7 @@ def test_repeated_draws_and_weights_of_zero():
     rng = np.random.default_rng(1)
     x = np.repeat(rng.standard_normal(150), 4)
     x[::9] = -np.inf
-    expected, k_hat = arviz.psislw(x.copy())
+    expected, k_hat = psislw(x)
     found = pareto_smoothed(x)
     np.testing.assert_allclose(np.exp(found.log_weights), np.exp(expected), rtol=1e-9, atol=1e-12)
     assert found.k_hat == pytest.approx(float(k_hat), abs=1e-9)

@@ -1,12 +1,10 @@
 """A Gaussian fitted to a density: exact for Gaussians, a lower bound otherwise, and a tail index that tells."""
 
-import warnings
-
 import numpy as np
 import pytest
 
 from integrand.infer.coordinates import Coordinates
-from integrand.infer.gaussian_vi import fit_gaussian, pareto_k, white_draws
+from integrand.infer.gaussian_vi import fit_gaussian, white_draws
 
 MEAN = np.array([1.0, -2.0, 0.5])
 ROOT = np.array([[1.0, 0.0, 0.0], [0.8, 0.5, 0.0], [-0.3, 0.2, 2.0]])
@@ -93,27 +91,3 @@ def test_what_was_cut_off_says_so_and_can_be_gone_on_with():
     first = []
     fit_gaussian(gaussian, curved, np.zeros(2), first=cut.unknowns, callback=lambda v, bound: first.append(bound) or "")
     assert first[0] == pytest.approx(seen[-1])
-
-
-def test_ratios_that_are_all_the_same_have_no_tail():
-    assert pareto_k(np.zeros(400)) == np.inf
-
-
-@pytest.mark.parametrize("tail", [0.3, 0.7, 1.5])
-def test_pareto_k_is_that_of_arviz(tail):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import arviz
-
-        if arviz.__version__.startswith("0."):
-            psislw = arviz.psislw
-        else:
-            from arviz_stats.base import array_stats
-
-            def psislw(log_ratios):
-                return array_stats.psislw(-log_ratios)  # it takes log likelihoods, whose ratios are one over them
-
-    for n in (100, 400, 2_500):  # versions of ArviZ round the length of a tail in their own ways
-        log_ratios = tail * np.random.default_rng(n).exponential(size=n) - 300.0
-        expected = float(psislw(log_ratios.copy())[1])
-        assert pareto_k(log_ratios) == pytest.approx(expected, abs=1e-8)

@@ -269,15 +269,22 @@ def evaluate(
         bool, typer.Option("--joint", help="also the density of all rows together, as in the paper (slow)")
     ] = False,
     sep: Sep = None,
+    loo: Annotated[
+        bool, typer.Option("--loo", help="the rows are those of the fit: also score each one from the others")
+    ] = False,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictions with what was observed: rmse, nlpd, crps, coverage."""
-    from integrand.cli.commands import evaluate_table
+    from integrand.cli.commands import evaluate_table, leave_one_out_table
 
     import_modules(modules)
     facts = evaluate_table(model, data, target, joint, sep)
-    emit(as_json, facts, "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items()))
+    text = "\n".join(f"{name:<14} {value:10.4f}" for name, value in facts.items())
+    if loo:
+        result = leave_one_out_table(model, data, target, sep)
+        facts, text = facts | {"loo": result.facts()}, f"{text}\n\n{result}"
+    emit(as_json, facts, text)
 
 
 @command
@@ -301,7 +308,16 @@ def report(
 def compare(
     data: Data,
     target: Target,
-    methods: Annotated[str, typer.Option(help="comma-separated; the first is the one to beat")] = "ml2,map,sgpr-hmc",
+    methods: Annotated[
+        str | None, typer.Option(help="comma-separated; the first is the one to beat; default: ml2,map,sgpr-hmc")
+    ] = None,
+    kernels: Annotated[
+        str, typer.Option(help="rank kernels by leave-one-out: 'rbf, matern32, rbf + periodic*rbf'")
+    ] = "",
+    priors: Annotated[str, typer.Option(help="rank presets of priors by leave-one-out: 'paper, pooled'")] = "",
+    bound: Annotated[
+        str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
+    ] = None,
     folds: Annotated[int, typer.Option(help="folds of the cross-validation")] = 5,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
@@ -311,15 +327,22 @@ def compare(
     dates: Dates = None,
     sep: Sep = None,
     seed: Seed = 0,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Optimise or integrate? Cross-validate methods on this table and answer in a sentence."""
-    from integrand.cli.compare import compare_table
+    """Optimise or integrate? Which kernel, which priors? Answer in a sentence.
+
+    Methods are cross-validated. Kernels and priors are ranked by leave-one-out, with one fit for each.
+    """
+    from integrand.cli.compare import compare_models, compare_table
 
     columns = selection(features, drop, None, dates, sep)
-    facts, text = compare_table(
-        data, target, methods, folds, seed, columns, n_inducing=inducing, target_ess=target_ess, max_minutes=max_minutes
-    )
+    settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "bound": bound}
+    if kernels or priors:
+        import_modules(modules)
+        facts, text = compare_models(data, target, kernels, priors, methods or "sgpr-hmc", seed, columns, **settings)
+    else:
+        facts, text = compare_table(data, target, methods or "ml2,map,sgpr-hmc", folds, seed, columns, **settings)
     emit(as_json, facts, text)
 
 

@@ -39,6 +39,7 @@ from integrand.methods.table import METHODS, default_bound, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
 from integrand.posterior.extrapolation import outside_text
+from integrand.posterior.leave_one_out import LeaveOneOut
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.posterior import Posterior
 from integrand.storage.model_file import SavedModel, load_model, save_model
@@ -378,6 +379,12 @@ def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep
         densities = saved.posterior.predict(X, include_noise=True, noise_variance=v).joint_log_density(y)
         total["joint_nlpd"] = float(joint_nlpd(densities, len(y)))
     return total
+
+
+def leave_one_out_table(model: Path, data: Path, target: str | None, sep: str | None) -> LeaveOneOut:
+    """Leave-one-out of a model, from the table that it was fitted to."""
+    saved = load_model(model)
+    return saved.posterior.loo(*_with_target(saved, data, target, sep))
 
 
 def write_model_report(model: Path, data: Path | None, target: str | None, out: Path, sep: str | None) -> None:

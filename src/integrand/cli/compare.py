@@ -1,5 +1,6 @@
 """Optimise or integrate? Cross-validated answers with paired differences and their standard errors."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +11,11 @@ from integrand.cli.options import say
 from integrand.data.sources import ArrayRows
 from integrand.data.tables import Selection, read_table
 from integrand.errors import InputError
+from integrand.kernels import parse_kernel
 from integrand.methods.fit import fit
 from integrand.methods.table import METHODS
+from integrand.posterior.leave_one_out import Comparison
+from integrand.priors import DEFAULT
 
 
 class Split(NamedTuple):
@@ -72,6 +76,50 @@ def compare_table(
         rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
     facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer_of(names, scores)}
     return facts, _text(names, rows, facts["answer"])
+
+
+def compare_models(
+    data: Path, target: str, kernels: str, priors: str, method: str, seed: int, columns: Selection, **settings: Any
+) -> tuple[dict[str, Any], str]:
+    """Facts and a text: models with each kernel and preset of priors, ranked by leave-one-out."""
+    if method not in METHODS:
+        raise InputError(f"--methods {method}: kernels and priors are compared by one method, such as sgpr-hmc")
+    if not METHODS[method].draws:
+        raise InputError(f"{method} draws no hyperparameters: leave-one-out would flatter it, use --methods sgpr-hmc")
+    trees, presets = _parts(kernels) or ["rbf"], _parts(priors) or [DEFAULT]
+    names = [", ".join([k] * (len(trees) > 1) + [p] * (len(presets) > 1)) for k in trees for p in presets]
+    if len(set(names)) < 2:
+        raise InputError("give at least two different models, such as --kernels 'rbf, matern32'")
+    parsed = [parse_kernel(tree) for tree in trees]  # a mistake is reported before anything runs
+    X, y, inputs, _, remarks = read_table(data, columns.sep).choose(target, columns)
+    say(remarks)
+    results, seconds, not_converged = {}, {}, {}
+    for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):
+        rows = ArrayRows(X, y, inputs)
+        posterior = fit(rows, kernel=kernel, method=method, priors=preset, seed=seed, **settings)
+        results[name] = posterior.loo(X, y)
+        seconds[name] = sum(posterior.seconds.values())
+        not_converged[name] = posterior.verdict is not None and not posterior.verdict.ok
+        print(f"{name} done", file=sys.stderr, flush=True)
+    comparison = Comparison.of(results)
+    facts = comparison.facts() | {"rows": len(y), "method": method}
+    for name, row in facts["models"].items():
+        row |= {"seconds": seconds[name], "not_converged": not_converged[name]}
+    doubtful = [name for name in names if not_converged[name]]
+    warning = f"\nNot converged: {', '.join(doubtful)}." if doubtful else ""
+    return facts, f"{comparison}{warning}"
+
+
+def _parts(text: str) -> list[str]:
+    """The parts of a list with commas, but for commas in parentheses."""
+    depth, parts = 0, [""]
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
 
 
 def paired_summary(score: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dict[str, float]:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import softmax
 from scipy.stats import norm, qmc
 
 from integrand.infer.coordinates import Coordinates
+from integrand.infer.importance import pareto_smoothed
 from integrand.infer.optimise import OptimiserCallback, maximise_lbfgs
 
 # log density and gradients in x of each row, and the mean gradient in the nuisance: f(xs (S, P), nuisance (K,)).
@@ -134,29 +134,7 @@ def _bound_and_fit(
     log_q = -0.5 * np.sum(draws**2, axis=1) - np.linalg.slogdet(factor)[1] - 0.5 * len(mean) * np.log(2 * np.pi)
     ratios = values - log_q
     finite = ratios[np.isfinite(ratios)]
-    k = pareto_k(finite) if len(finite) > _MIN_TAIL_DRAWS else float("inf")
+    k = float(pareto_smoothed(finite).k_hat) if len(finite) > _MIN_TAIL_DRAWS else float("inf")
     if len(finite) < len(ratios):
         return -np.inf, float("inf"), float("inf")
     return float(ratios.mean()), float(ratios.std(ddof=1) / np.sqrt(len(ratios))), k
-
-
-def pareto_k(log_ratios: Float[np.ndarray, " n"]) -> float:
-    """k̂, the shape of a generalised Pareto distribution of the largest importance ratios (Vehtari et al. 2024).
-
-    The tail is 3 √n ratios, at most a fifth of all. Its likelihood in (k, σ) is a profile over b = -k/σ, averaged over
-    a grid of b (Zhang & Stephens 2009). A prior at k = ½ counts as ten ratios.
-    """
-    ratios = np.sort(np.exp(log_ratios - np.max(log_ratios)))
-    n_tail = int(np.ceil(min(len(ratios) / 5.0, 3.0 * np.sqrt(len(ratios)))))
-    excess = ratios[-n_tail:] - ratios[-n_tail - 1]
-    excess = excess[excess > 0.0]
-    n = len(excess)
-    if n <= 4:
-        return float("inf")
-    n_grid = 30 + int(np.sqrt(n))
-    quartile = excess[int(n / 4 + 0.5) - 1]
-    b = 1.0 / excess[-1] + (1.0 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))) / (3.0 * quartile)
-    k = np.mean(np.log1p(-b[:, None] * excess), axis=1)
-    weights = softmax(n * (np.log(-b / k) - k - 1.0))
-    k_of_mean = np.mean(np.log1p(-np.sum(b * weights) * excess))
-    return float((n * k_of_mean + 10 * 0.5) / (n + 10))

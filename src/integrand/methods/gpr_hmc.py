@@ -9,12 +9,9 @@ from integrand.infer.coordinates import coordinates_at_mode
 from integrand.methods.problem import FitContext, Problem
 from integrand.methods.sampling import draw_until_converged, one_draw, sampler_for
 from integrand.methods.warm_start import exact_warm_start
-from integrand.posterior.conditional import exact_conditional
+from integrand.posterior.conditional import FACTOR_BYTES, exact_conditional
 from integrand.posterior.posterior import Posterior
 from integrand.targets.exact import ExactTarget
-
-# Each draw that predicts keeps a factor of 8 N² bytes: as many draws as fit into this, but at least one per chain.
-FACTOR_BYTES = 512 * 2**20
 
 
 def gpr_hmc(problem: Problem, context: FitContext) -> Posterior:
@@ -34,7 +31,7 @@ def gpr_hmc(problem: Problem, context: FitContext) -> Posterior:
 
 
 def max_factors(problem: Problem, context: FitContext) -> int:
-    """How many draws may predict, noted where that is fewer than were asked for."""
+    """How many draws may predict, at least one for each chain; noted where that is fewer than were asked for."""
     settings = problem.settings
     limit = max(settings.chains, FACTOR_BYTES // (8 * problem.data.n_rows**2))
     if limit < settings.predictive_draws:

@@ -22,6 +22,8 @@ from integrand.precision import in_float64
 
 # Multiplications for all draws above which the draws are shared between threads: about a second.
 _SHARED_WORK = 2e9
+# Each draw of an exact GP keeps a factor of 8 N² bytes: as many draws predict as fit into this.
+FACTOR_BYTES = 512 * 2**20
 
 # Mean (T,), what the data explain of the prior (A), and what they leave open of that (C).
 Projection = tuple[Float[Array, " T"], Float[Array, "M T"], Float[Array, "C T"]]

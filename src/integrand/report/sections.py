@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from integrand.data.checks import checked_rows, checked_variances
-from integrand.errors import counted
+from integrand.errors import InputError, counted
 from integrand.files import atomic_write
 from integrand.likelihoods import Gaussian
 from integrand.methods.table import METHODS
@@ -224,6 +224,7 @@ def _against_data(s: Subject) -> Section | None:
     text = f"{len(y)} of {len(s.y)} {what}, evenly spaced." if len(y) < len(s.y) else f"All {len(y)} {what}."
     if not s.held_out:
         text += " If the model was fitted to them, these numbers flatter it: hold rows out to judge predictions."
+        text += _left_out(s)
     rows = tables.metrics(s.posterior, X, y, v)
     scores = {row["metric"]: number(row["value"]) for row in rows}
     shown = [{**row, "value": scores[row["metric"]]} for row in rows]
@@ -244,6 +245,16 @@ def _against_data(s: Subject) -> Section | None:
     columns = {"metric": "metric", "value": "value", "meaning": "meaning"}
     listed = table("Scores of the predictions, in the units of the target.", columns, shown, ("metric", "meaning"))
     return "data", "Predictions against data", paragraph(text) + _grid("large three", images) + listed
+
+
+def _left_out(s: Subject) -> str:
+    """Leave-one-out, where the rows are those of the fit and θ was drawn."""
+    if not tables.is_sampled(s.posterior) or len(s.X) > tables.MOST_LEFT_OUT:  # pyright: ignore[reportArgumentType]
+        return ""
+    try:
+        return f" They are the rows of the fit. {s.posterior.loo(s.X, s.y, s.noise_variance)}"
+    except InputError:  # other rows, or a method that would have to refit
+        return ""
 
 
 def _sampling(s: Subject) -> Section | None:

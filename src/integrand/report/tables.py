@@ -16,6 +16,8 @@ Row = dict[str, Any]
 
 # Predicting and scoring take time in proportion to the rows; a page does not get better by more of them.
 MOST_ROWS = 1_000
+# Leave-one-out holds a number for each draw and row.
+MOST_LEFT_OUT = 10_000
 
 _MEANINGS = {
     "rmse": "root mean squared error of the predictive mean",
