@@ -73,10 +73,10 @@ def reweigh(
 
 
 @partial(jax.jit, static_argnames=("model", "jitter"))
-def _slack(phi, Z, data, model: Model, jitter: Jitter):
+def _slack(phi, Z, data: Dataset, model: Model, jitter: Jitter):
     gp = model.gp(model.theta(jnp.asarray(phi)))
-    v = data.noise_variances()
-    exact = log_marginal_likelihood(gp, *data.arrays(), 0.0 if v is None else v)
+    (X, y), v = data.arrays(), data.noise_variances()
+    exact = log_marginal_likelihood(gp, X, y, 0.0 if v is None else v)
     return exact - collapsed_bound(gp, Z, data, jitter, model.bound)
 
 
