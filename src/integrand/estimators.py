@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from integrand.data.checks import refuse_series
@@ -26,7 +26,16 @@ from integrand.model import Model
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
 from integrand.priors import DEFAULT
-from integrand.storage.model_file import SavedModel, load_model, model_bytes, model_from_bytes, save_model
+from integrand.storage.model_file import (
+    MAX_TRIANGLE_BYTES,
+    SavedModel,
+    load_members,
+    load_model,
+    model_bytes,
+    model_from_bytes,
+    save_members,
+    save_model,
+)
 
 # Types of columns, as pandas and polars print them, that are numbers or can be read as such.
 _NUMERIC = ("int", "uint", "float", "double", "half", "bool", "decimal", "sparse", "null", "object")
@@ -45,7 +54,7 @@ class SparseGP(BaseEstimator):
 
     # Parameters that every subclass has; those of `_SETTINGS` that it has too are handed on.
     kernel: Any
-    method: str
+    method: str | None
     priors: str
     mean: Any
     settings: Mapping[str, Any] | None
@@ -84,14 +93,16 @@ class SparseGP(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `load` reads; see `integrand.storage.model_file`."""
         check_is_fitted(self)
-        save_model(
-            self.posterior_,
-            path,
-            feature_ranges=self.feature_ranges_,
-            target_name=self._target_name,
-            settings=self._settings(),
-            extra=self._extra(),
-        )
+        save_model(self.posterior_, path, **self._noted())
+
+    def _noted(self) -> dict[str, Any]:
+        """What a file holds beside the posterior."""
+        return {
+            "feature_ranges": self.feature_ranges_,
+            "target_name": self._target_name,
+            "settings": self._settings(),
+            "extra": self._extra(),
+        }
 
     def report(
         self, path: str | os.PathLike[str], X: Any = None, y: Any = None, *, held_out: bool = False, title: str = ""
@@ -132,7 +143,10 @@ class SparseGP(BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """A fitted estimator from a model file; it needs no training data and nothing in the file is executed."""
-        saved = load_model(path)
+        return cls._from_saved(load_model(path))
+
+    @classmethod
+    def _from_saved(cls, saved: SavedModel) -> Self:
         model, settings = saved.posterior.model.given or saved.posterior.model, _saved_settings(saved)
         parameters = {name: settings.pop(name) for name in _SETTINGS if name in settings}
         make: Any = cls  # the constructors of the two estimators have more parameters than that of their base
@@ -158,7 +172,8 @@ class SparseGP(BaseEstimator):
         """For pickle and joblib: the posterior as the bytes of a model file, which later versions can read."""
         state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore[reportCallIssue, reportArgumentType, reportAssignmentType]
         posterior = state.pop("posterior_", None)
-        state.pop("diagnostics_", None)
+        if posterior is not None:
+            state.pop("diagnostics_", None)
         return state if posterior is None else state | {"model_file": model_bytes(posterior)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -244,14 +259,13 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         By default RBF with one lengthscale a column.
     n_inducing : int or "auto"
         Inducing points; no more are used than there are distinct rows. With "auto" the fit chooses (`sgpr-hmc` alone).
-    method : str
+    method : str, optional
         `sgpr-hmc` integrates over the hyperparameters (Algorithm 1 of the paper), `ml2` and `map` optimise them; see
-        `integrand.METHODS`.
+        `integrand.METHODS`. By default `sgpr-hmc`, and `joint-hmc` where the likelihood is not Gaussian.
     priors : str
         Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
     likelihood : str or Likelihood
-        Of y given f: `gaussian`, or, with methods that do not collapse u (`joint-hmc`, `svgp`, ...), `student-t` or
-        `poisson`. For classes use `SparseGPClassifier`.
+        Of y given f: `gaussian`, `student-t` or `poisson`. For classes use `SparseGPClassifier`.
     sampler : str
         Of the hyperparameters: `default` (the method's own), `nuts`, `hmc`, `mala`, `metropolis`, `slice` or `nested`.
     noise, mean
@@ -294,7 +308,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         self,
         kernel: Kernel | None = None,
         n_inducing: int | str = 100,
-        method: str = "sgpr-hmc",
+        method: str | None = None,
         priors: str = DEFAULT,
         noise: Any = None,
         mean: Any = None,
@@ -434,10 +448,11 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
 
 
 class SparseGPClassifier(ClassifierMixin, SparseGP):
-    """Sparse Gaussian process classification of two classes: P(y = 1 | f) = Φ(f), or the logistic function.
+    """Sparse Gaussian process classification: P(y = 1 | f) is the logistic function of f, or Φ(f).
 
     Inducing values and hyperparameters are drawn together (`joint-hmc`, Hensman et al. 2015), so probabilities are
-    averages over what the data leave open. For more classes wrap it in `sklearn.multiclass.OneVsRestClassifier`.
+    averages over what the data leave open. With more than two classes each has a model of its own against the rest, and
+    the probabilities that these give are divided by their sum.
 
     Parameters
     ----------
@@ -449,7 +464,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         `joint-hmc`, `bsgp`, `gpr-latent` and `pseudo-marginal` draw, `svgp` and `vi-uncollapsed` optimise; see
         `integrand.METHODS`.
     link : str
-        `probit` or `logit`.
+        `logit` or `probit`.
     priors : str
         Preset of the priors that the kernel leaves open: `paper`, `scaled` or `pooled`.
     mean
@@ -461,10 +476,13 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
 
     Attributes
     ----------
-    classes_ : ndarray of shape (2,)
+    classes_ : ndarray of shape (n_classes,)
         The labels; probabilities are in their order.
+    estimators_ : list of SparseGPClassifier
+        With more than two classes: the model of each of them against the rest.
     posterior_, diagnostics_, n_inducing_, feature_ranges_, n_features_in_, feature_names_in_
-        As in `SparseGPRegressor`.
+        As in `SparseGPRegressor`. With more than two classes `diagnostics_` is a mapping from the class to its verdict,
+        and `posterior_` is that of each of `estimators_`.
     """
 
     def __init__(
@@ -472,7 +490,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         kernel: Kernel | None = None,
         n_inducing: int = 100,
         method: str = "joint-hmc",
-        link: str = "probit",
+        link: str = "logit",
         priors: str = DEFAULT,
         mean: Any = None,
         sampler: str = "default",
@@ -508,7 +526,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         self.run_dir = run_dir
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (n_rows, n_features) and labels y (n_rows,) of two kinds."""
+        """Fit to X (n_rows, n_features) and labels y (n_rows,) of two or more kinds."""
         target_name = getattr(y, "name", None)
         rows, y = self._checked(X, y=y, reset=True)
         try:
@@ -516,20 +534,49 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
         except ValueError as error:
             raise InputError(f"{error} For numbers use SparseGPRegressor.") from error
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) != 2:
-            kind = type_of_target(y, input_name="y", raise_unknown=True)
-            some = ", ".join(map(str, self.classes_[:3])) + (", ..." if len(self.classes_) > 3 else "")
-            if len(self.classes_) == 1:
-                raise InputError(f"y has one class ({some}) only: there is nothing to tell apart")
-            raise InputError(
-                f"Only binary classification is supported. The type of the target is {kind} ({some}): wrap this "
-                "classifier in sklearn.multiclass.OneVsRestClassifier for more classes"
-            )
-        self._fit(rows, codes.astype(float), target_name, likelihood=Bernoulli(self.link))
+        if len(self.classes_) == 1:
+            raise InputError(f"y has one class ({self.classes_[0]}) only: there is nothing to tell apart")
+        vars(self).pop("posterior_", None)
+        vars(self).pop("estimators_", None)
+        if len(self.classes_) == 2:
+            self._fit(rows, codes.astype(float), target_name, likelihood=Bernoulli(self.link))
+        else:
+            self._fit_each(X, codes, target_name)
         return self
 
+    def _fit_each(self, X: Any, codes: np.ndarray, target_name: Any) -> None:
+        """One model for each class, against all the others."""
+        seed = seed_of(self.random_state)
+        members = []
+        for k in range(len(self.classes_)):
+            run_dir = None if self.run_dir is None else os.path.join(os.fspath(self.run_dir), f"class-{k}")
+            member: Any = clone(self)
+            member.set_params(random_state=seed, run_dir=run_dir)
+            members.append(member.fit(X, (codes == k).astype(int)))
+        self._describe_each(members, target_name)
+
+    def _describe_each(self, members: "list[SparseGPClassifier]", target_name: Any) -> None:
+        self.estimators_ = members
+        self.diagnostics_ = {c: m.diagnostics_ for c, m in zip(self.classes_.tolist(), members, strict=True)}
+        self.n_inducing_ = max(member.n_inducing_ for member in members)
+        self.feature_ranges_ = members[0].feature_ranges_
+        self._target_name = target_name if isinstance(target_name, str) else None
+
+    def predict_distribution(self, X: Any, include_noise: bool = True, noise_variance: Any = None) -> Predictive:
+        """The mixture itself at the rows of X, of two classes: `mean` is the probability of the second one."""
+        check_is_fitted(self)
+        if hasattr(self, "estimators_"):
+            raise InputError("each class has a distribution of its own: ask estimators_[k].predict_distribution(X)")
+        return super().predict_distribution(X, include_noise, noise_variance)
+
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class, shape (n_rows, 2), averaged over all draws."""
+        """Probability of each class, shape (n_rows, n_classes), averaged over all draws."""
+        check_is_fitted(self)
+        if hasattr(self, "estimators_"):
+            self._checked(X)
+            against_rest = np.column_stack([member.predict_proba(X)[:, 1] for member in self.estimators_])
+            against_rest = np.maximum(against_rest, np.finfo(float).tiny)
+            return against_rest / against_rest.sum(axis=1, keepdims=True)
         one = np.clip(self.predict_distribution(X).mean, 0.0, 1.0)
         return np.column_stack([1.0 - one, one])
 
@@ -544,11 +591,32 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
             raise InputError(f"y has other labels than the fit, which knows {', '.join(map(str, self.classes_))}")
         return np.searchsorted(self.classes_, y).astype(float)
 
-    def __sklearn_tags__(self) -> Any:
-        """Two classes only."""
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file that `load` reads; see `integrand.storage.model_file`."""
+        check_is_fitted(self)
+        if not hasattr(self, "estimators_"):
+            super().save(path)
+            return
+        members = [
+            model_bytes(member.posterior_, max_bytes=MAX_TRIANGLE_BYTES, **member._noted())
+            for member in self.estimators_
+        ]
+        save_members(path, members, {"classes": self.classes_.tolist(), "target_name": self._target_name})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """A fitted classifier from a model file; it needs no training data and nothing in the file is executed."""
+        several = load_members(path)
+        if several is None:
+            return super().load(path)
+        members = [cls._from_saved(saved) for saved in several[0]]
+        classifier: Any = clone(members[0])
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(members[0], name):
+                vars(classifier)[name] = getattr(members[0], name)
+        classifier.classes_ = np.array(several[1]["classes"])
+        classifier._describe_each(members, several[1]["target_name"])
+        return classifier
 
     def _extra(self) -> dict[str, Any]:
         return super()._extra() | {"classes": self.classes_.tolist()}

@@ -25,6 +25,7 @@ from integrand.priors import (
     DEFAULT,
     ColumnPriors,
     HalfCauchy,
+    HalfNormal,
     Prior,
     Standardised,
     bare,
@@ -134,8 +135,10 @@ class Model:
         def preset(field_info: FieldInfo) -> Standardised:
             if field_info is MEAN_FIELD:
                 return standardised(0.0)
-            rule = preset_prior(priors, field_info.field, len(field_info.columns), field_info.default)
-            return standardised(rule)
+            default, latent = field_info.default, getattr(likelihood, "latent_scale", None)
+            if field_info.field == "scale" and latent is not None:
+                default = HalfNormal(latent)
+            return standardised(preset_prior(priors, field_info.field, len(field_info.columns), default))
 
         def resolve(field_info: FieldInfo, value: Any) -> Any:
             if value is None:

@@ -1,15 +1,20 @@
 """SparseGPClassifier: the scikit-learn contract, probabilities, files and refusals."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.model_selection import cross_val_predict
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from integrand import ConvergenceWarning, InputError, SparseGPClassifier, SparseGPRegressor
+from integrand import ConvergenceWarning, HalfNormal, InputError, SparseGPClassifier, SparseGPRegressor
+from integrand.errors import ModelFileError
+from integrand.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
+from integrand.methods.table import default_method
+from integrand.storage.model_file import load_model
 
 CHEAP = SparseGPClassifier(method="svgp", n_inducing=10, steps=750)
 DRAWN = {"n_inducing": 10, "chains": 2, "max_draws": 100, "target_ess": 50.0, "random_state": 0}
@@ -59,19 +64,56 @@ def test_a_saved_classifier_keeps_its_labels(fitted, data, tmp_path):
     loaded = SparseGPClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(data[0]), fitted.predict_proba(data[0]))
     assert loaded.predict(data[0][:3]).tolist() == fitted.predict(data[0][:3]).tolist()
-    assert loaded.link == "probit"
+    assert loaded.link == "logit"
     with pytest.raises(InputError, match=r"SparseGPClassifier\.load"):
         SparseGPRegressor.load(tmp_path / "model")
 
 
 @pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few draws are enough for these
-def test_more_classes_by_one_against_the_rest(data):
+def test_more_classes_by_one_against_the_rest(data, tmp_path):
     X, _ = data
-    y = np.digitize(X[:, 0], [-0.5, 0.5])
-    with pytest.raises(InputError, match="OneVsRestClassifier"):
-        clone(CHEAP).fit(X, y)
-    many = OneVsRestClassifier(SparseGPClassifier(**DRAWN)).fit(X, y)
+    y = np.array(["low", "middle", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    many = SparseGPClassifier(**DRAWN).fit(X, y)
+    assert many.classes_.tolist() == ["high", "low", "middle"]
+    assert list(many.diagnostics_) == many.classes_.tolist()
+    p = many.predict_proba(X)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    against_rest = np.column_stack([member.predict_proba(X)[:, 1] for member in many.estimators_])
+    np.testing.assert_allclose(p, against_rest / against_rest.sum(axis=1, keepdims=True))
     assert many.score(X, y) > 0.8
+    with pytest.raises(InputError, match="estimators_"):
+        many.predict_distribution(X)
+    many.save(tmp_path / "model")
+    loaded = SparseGPClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X), p)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(many)).predict_proba(X), p)
+    np.testing.assert_array_equal(loaded.predict(X[:9]), many.predict(X[:9]))
+    with pytest.raises(ModelFileError, match=r"SparseGPClassifier\.load"):
+        load_model(tmp_path / "model")
+    assert SparseGPClassifier(**DRAWN).fit(X, y == "low").classes_.tolist() == [False, True]
+
+
+def test_separable_classes_do_not_diverge():
+    """The scale of f, which such data do not limit, has a prior without a heavy tail."""
+    X, y = load_iris(return_X_y=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # few draws
+        model = SparseGPClassifier(n_inducing=12, chains=2, max_draws=100, random_state=0).fit(X[:100], y[:100])
+    assert model.posterior_.chains.diverging.sum() <= 2
+    (scale,) = (p for p in model.posterior_.model.parameters if p.name == "scale")
+    assert scale.prior == HalfNormal(3.4)
+
+
+def test_the_likelihood_chooses_the_method():
+    assert default_method(Gaussian()) == "sgpr-hmc"
+    assert {default_method(each) for each in (Poisson(), Bernoulli(), StudentT())} == {"joint-hmc"}
+    X, y = np.linspace(-2.0, 2.0, 30)[:, None], np.arange(30.0) % 4
+    gp = SparseGPRegressor(likelihood="poisson", n_inducing=4, chains=2, max_draws=10, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert gp.fit(X, y).posterior_.method == "joint-hmc"
+    with pytest.raises(InputError, match="sgpr-hmc is for Gaussian noise"):
+        gp.set_params(method="sgpr-hmc").fit(X, y)
 
 
 def test_refusals(data):

@@ -83,7 +83,10 @@ def fit(
     ids: Ids = None,
     dates: Dates = None,
     sep: Sep = None,
-    method: Annotated[str, typer.Option(help="see `integrand methods`")] = "sgpr-hmc",
+    method: Annotated[
+        str | None,
+        typer.Option(help="see `integrand methods`; default: sgpr-hmc, or joint-hmc where the likelihood needs it"),
+    ] = None,
     sampler: Annotated[
         str, typer.Option(help="default, nuts, hmc, mala, metropolis, slice, nested or sghmc; see `integrand methods`")
     ] = "default",

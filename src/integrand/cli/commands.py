@@ -35,7 +35,7 @@ from integrand.files import check_output
 from integrand.kernels import parse_kernel, parse_value
 from integrand.likelihoods import Gaussian
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, prior_predictive, resume, run
-from integrand.methods.table import METHODS, default_bound, method_named
+from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
 from integrand.posterior.extrapolation import outside_text
@@ -67,6 +67,8 @@ def fit_table(
     **arguments: Any,
 ) -> tuple[Posterior, dict[str, Any]]:
     """Fit the table; the record says what a model file needs beyond the posterior."""
+    likelihood = as_likelihood(arguments["likelihood"])
+    arguments["method"] = arguments["method"] or default_method(likelihood)
     run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
     noise_column = arguments.pop("noise_column", None)
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
@@ -74,7 +76,8 @@ def fit_table(
     noise, mean = _value(arguments.pop("noise", None)), _value(arguments.pop("mean", None))
     record |= {} if noise_column is None else {"noise_column": noise_column}
     method, priors = arguments.pop("method"), arguments.pop("priors")
-    likelihood, settings = as_likelihood(arguments.pop("likelihood")), Settings.of(arguments)
+    del arguments["likelihood"]
+    settings = Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
     rows, dates = _rows(data, target, columns, memory, processes, noise_column)
     model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method))

@@ -29,6 +29,11 @@ class Likelihood(ABC):
     largest: ClassVar[float] = math.inf  # no y is larger
 
     @property
+    def latent_scale(self) -> float | None:
+        """Scale of a half-normal prior for the `scale` of a kernel, where that is left open; None for the preset's."""
+        return None
+
+    @property
     def tail_power(self) -> float:
         """P(|y| > x | f) falls like x to minus this power; infinite if faster."""
         return math.inf

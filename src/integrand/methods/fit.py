@@ -22,7 +22,7 @@ from integrand.kernels.base import Kernel
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
 from integrand.methods.examine import examined
 from integrand.methods.problem import FitContext, Problem, Settings
-from integrand.methods.table import METHODS, default_bound, method_named
+from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.model import Model, describe_model, restore_model
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import draws_from_prior
@@ -51,7 +51,7 @@ def fit(
     y: Any = None,
     kernel: Kernel | None = None,
     *,
-    method: str = "sgpr-hmc",
+    method: str | None = None,
     likelihood: str | Likelihood | None = None,
     noise: Any = None,
     mean: Any = None,
@@ -75,11 +75,11 @@ def fit(
         the data. Presets, and what `standardised` is put around, are for standardised data. A value that the data
         cannot speak of is a PriorWarning.
     method
-        One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them.
+        One of `METHODS`: `sgpr-hmc` integrates over the hyperparameters, `ml2` optimises them. By default `sgpr-hmc`,
+        and `joint-hmc` where the likelihood is not Gaussian.
     likelihood
         Of y given f: `gaussian`, which is the default, `student-t`, `bernoulli` (y is 0 or 1), `poisson` (counts), or
-        an object such as `integrand.likelihoods.StudentT(df=7)`. All but the first need a method that does not
-        collapse u, such as `joint-hmc` or `svgp`.
+        an object such as `integrand.likelihoods.StudentT(df=7)`.
     Z
         Inducing inputs to start from, in the units of X; by default the best of several candidates.
     noise_variance
@@ -99,9 +99,11 @@ def fit(
     settings, old = split_old_arguments(settings)
     if old and noise_variance is not None:
         raise InputError("noise_variance goes with the rows: fit(ArrayRows(X, y, columns, scaler, noise_variance=v))")
+    likelihood = as_likelihood(likelihood)
+    method = method or default_method(likelihood)
     bound = settings.pop("bound", None) or default_bound(method)
     rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y, noise_variance)
-    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, as_likelihood(likelihood), bound)
+    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, likelihood, bound)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
     for finding in spec.findings:
         warnings.warn(f"{finding.sentence} {finding.remedy}", PriorWarning, stacklevel=callers_level())

@@ -33,7 +33,7 @@ from integrand.infer.coordinates import Coordinates, coordinates_at_mode
 from integrand.infer.optimise import maximise_lbfgs
 from integrand.infer.sghmc import SGHMC, SafeStepSGHMC
 from integrand.infer.verdict import Finding
-from integrand.methods.problem import FitContext, Problem
+from integrand.methods.problem import FitContext, Problem, Settings
 from integrand.methods.sampling import draw_until_converged, one_draw, sampler_for
 from integrand.methods.warm_start import joint_start, laplace_candidate, log_evidence, saved_surrogate
 from integrand.posterior.conditional import VariationalConditional
@@ -56,6 +56,9 @@ CHECKED_DRAWS, MAX_OUTSIDE = 40, 0.05
 OUTSIDE_NATS_PER_DIMENSION, OUTSIDE_NATS = 2.0, 20.0
 # Step size of SG-HMC where Z moves too, a quarter of the default: the density is further from a Gaussian.
 MOVING_STEP_SIZE, MOVING_STEP_SIZE_OF_SHARE = 0.05, 0.075
+# Acceptance to aim at where y is one of two classes and nothing else was asked for: the density of v then has a wall
+# where a row changes sides and a long slope beyond, which steps for an acceptance of 0.7 overshoot.
+CLASSES_ACCEPT = 0.95
 # Multiplications that a Hessian in θ and Z may take; with more, Z is given this width instead.
 MAX_WORK, Z_WIDTH = 2e12, 0.05
 
@@ -91,6 +94,8 @@ def _by_hmc(problem: Problem, context: FitContext, joint: JointTarget) -> Poster
     if rows.n_rows < problem.data.n_rows:
         raise InputError("this run was begun with sampler='sghmc' on some rows: others cannot go on from its draws")
     target = joint.at(start.Z, sites)
+    if problem.model.likelihood.largest == 1 and problem.settings.target_accept == Settings.target_accept:
+        context.target_accept = CLASSES_ACCEPT
     of_theta = _coordinates_of_theta(problem, joint, start, sites)
     coordinates = _with_white(of_theta, np.zeros(len(start.Z)))
     chains = draw_until_converged(context, target, sampler_for(problem.settings, target), coordinates)

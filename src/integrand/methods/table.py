@@ -171,6 +171,11 @@ def _names(methods: Iterable[Method]) -> str:
     return ", ".join(method.name for method in methods)
 
 
+def default_method(likelihood: Likelihood) -> str:
+    """The method where none is asked for: Algorithm 1, or for a likelihood that is not Gaussian, u is drawn too."""
+    return "sgpr-hmc" if isinstance(likelihood, Gaussian) else "joint-hmc"
+
+
 def default_bound(name: str) -> str:
     """The collapsed bound of a method where none is asked for."""
     return BOUNDS[0]

@@ -5,10 +5,11 @@ The container is that of `tensor_file.py` (safetensors with a checksum over ever
 has the file can read those rows. Observations y are not in it.
 """
 
+import contextlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,30 @@ def model_bytes(
     return content
 
 
+def save_members(path: str | os.PathLike[str], members: Sequence[bytes], extra: Mapping[str, Any]) -> None:
+    """Write several models as one file: `members` are the bytes of model files, `extra` is what JSON can hold."""
+    sizes = [len(content) for content in members]
+    words = [np.frombuffer(content + bytes(-len(content) % 8), "<i8") for content in members]
+    text = json.dumps({"members": sizes, "extra": dict(extra)}, default=_arrays_as_lists)
+    content = tensor_file.to_bytes(text, {f"member.{k}": a for k, a in enumerate(words)})
+    try:
+        atomic_write(path, lambda stream: stream.write(content))
+    except OSError as error:
+        raise ModelFileError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
+
+
+def load_members(path: str | os.PathLike[str]) -> tuple[list[SavedModel], dict[str, Any]] | None:
+    """What `save_members` wrote, or None if the file holds something else."""
+    with contextlib.suppress(OSError, ModelFileError, ValueError):
+        with open(path, "rb") as stream:
+            text, arrays = tensor_file.read(stream)
+        header = json.loads(text)
+        if "members" in header:
+            contents = (arrays[f"member.{k}"].tobytes()[:size] for k, size in enumerate(header["members"]))
+            return [model_from_bytes(content) for content in contents], header["extra"]
+    return None
+
+
 def load_model(path: str | os.PathLike[str]) -> SavedModel:
     """Read what `save_model` wrote. Every byte is checked; anything else is a ModelFileError that says what to do."""
     path = Path(path)
@@ -244,6 +269,8 @@ def _describe_verdict(verdict: Verdict) -> dict[str, Any]:
 def _checked(text: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], Model, dict[str, np.ndarray]]:
     """Header, model and arrays, if they are of this format and fit each other."""
     header = upgraded(json.loads(text))
+    if "members" in header:
+        raise InputError("this file holds a model for each of several classes: open it by SparseGPClassifier.load")
     version = header.get("format")
     if type(version) is int and version > FORMAT:
         raise ModelFileError(f"the file is of format {version}, newer than this integrand knows; upgrade integrand")
