@@ -148,7 +148,10 @@ MISTAKES = {
     "unknown kernel": (lambda: [*FIT, "--kernel", "magic"], "magic"),
     "unknown sampler": (lambda: [*FIT, "--sampler", "magic"], "magic"),
     "unknown likelihood": (lambda: [*FIT, "--likelihood", "magic"], "magic"),
-    "likelihood that the method has not": (lambda: [*FIT, "--likelihood", "student-t"], "joint-hmc"),
+    "likelihood that the method has not": (
+        lambda: [*FIT, "--method", "sgpr-hmc", "--likelihood", "student-t"],
+        "joint-hmc",
+    ),
     "sampler that the method has not": (lambda: [*FIT, "--method", "fbgp", "--sampler", "slice"], "slice"),
     "counts below zero": (lambda: [*FIT, "--method", "svgp", "--likelihood", "poisson"], "poisson"),
     "unknown preset": (lambda: [*FIT, "--priors", "magic"], "magic"),
