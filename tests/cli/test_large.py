@@ -265,7 +265,7 @@ def test_a_directory_without_parts(tmp_path):
         (["--method", "joint-hmc"], "joint-hmc needs all rows in the memory"),
         (["--method", "gpr-hmc"], "gpr-hmc needs all rows in the memory"),
         (["--sampler", "hmc"], "the sampler hmc needs all rows in the memory of one process: use default or nuts"),
-        (["--likelihood", "student-t"], "sgpr-hmc is for Gaussian noise"),
+        (["--likelihood", "student-t"], "joint-hmc needs all rows in the memory"),
         (["--method", "none"], "there is no method 'none'"),
     ],
 )
