@@ -16,6 +16,7 @@ from integrand.infer.blackjax_kernels import BlackJaxKernel
 from integrand.infer.coordinates import Coordinates
 from integrand.infer.default_sampler import DefaultSampler
 from integrand.infer.delayed_acceptance import DelayedAcceptance
+from integrand.infer.independence_mh import IndependenceMH
 from integrand.infer.nuts import NUTS
 from integrand.infer.stopping import StoppingRule
 from integrand.methods import sampling
@@ -123,7 +124,7 @@ def test_independence_mh_and_nuts_draw_from_the_same_posterior(method, data):
     errors = np.sqrt(sum(x.var(axis=0) / p.verdict.convergence.ess_bulk for x, p in ((a, one), (b, other))))
     assert np.max(np.abs(a.mean(axis=0) - b.mean(axis=0)) / errors) < 4.5
     np.testing.assert_allclose(a.std(axis=0), b.std(axis=0), rtol=0.35)
-    assert one.counts["values"] > 3 * one.chains.x[:, :, 0].size
+    assert one.counts["values"] > one.chains.x[:, :, 0].size
     assert one.counts["gradients"] < other.counts["gradients"]
 
 
@@ -174,7 +175,9 @@ def test_a_run_that_ended_after_scouting_goes_on_from_there(method, data, tmp_pa
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_ctrl_c_while_scouting_keeps_the_draws(method, data, tmp_path):
+def test_ctrl_c_while_scouting_keeps_the_draws(method, data, tmp_path, monkeypatch):
+    two_stages = DefaultSampler(proposals=IndependenceMH(well_accepted=2.0))
+    monkeypatch.setattr(sampling, "DefaultSampler", lambda: two_stages)
     # As many draws are warm-up, of which nothing is kept.
     settings = {"round_draws": 1_000, "max_draws": 5_000, "progress": Interrupts(after=1_010)}
     posterior = fitted(data, method=method, run_dir=tmp_path / "run", **settings)

@@ -145,6 +145,10 @@ class Target(ABC):
         """Log densities at several x."""
         return np.array([self.value_and_gradient(x)[0] for x in xs])
 
+    def coarse(self) -> "Target":
+        """A density with nearly the same optima that takes less time; itself where there is none."""
+        return self
+
     def traced(self) -> TracedDensity:
         """The same density for samplers whose loop runs inside XLA."""
         raise InputError("this density cannot be traced by JAX: choose the sampler default or nuts")

@@ -33,8 +33,8 @@ from integrand.infer.hmc import hmc_transition
 from integrand.infer.mixture import Mixture
 from integrand.infer.modes import Mode
 
-# Warm-up has two stages: the second proposes from what the first has drawn. There are more where proposals do not cover
-# the density yet.
+# Warm-up has two stages: the second proposes from what the first has drawn. One is enough where most proposals of the
+# first are accepted; there are more where proposals do not cover the density yet.
 STAGES, MORE_STAGES = 2, 3
 # Steps of EM after each stage.
 _EM_STEPS = 3
@@ -67,9 +67,11 @@ class IndependenceMH(Sampler):
     warmup_per_dimension: int = 7
     max_warmup_of_dimensions: int = 200
     warmup_mix: Mix = _WARMUP_MIX
-    # By the share of proposals accepted in the last stage of warm-up. An HMC transition takes several gradients: where
-    # q fits well it is rarely needed, and where q fits less well another proposal is worth more.
-    mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(3, 8)), (0.25, Mix(4, 6)), (0.0, Mix(3, 1)))
+    well_accepted: float = 0.5  # share of proposals; with so many, one stage of warm-up and one proposal are enough
+    # By the share of proposals accepted in the last stage of warm-up. With the share a, k proposals per draw give
+    # (1 - (1-a)^k) / (1 + (1-a)^k) / k effective draws per value: one is best. But an HMC transition takes several
+    # gradients: it is rarely needed where q fits well. Where q fits less well more proposals should lie between two.
+    mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(1, 32)), (0.25, Mix(4, 6)), (0.0, Mix(3, 1)))
 
     def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "IndependenceMH":
         """Proposals from all of these modes, and from all of the prior."""
@@ -120,7 +122,8 @@ class IndependenceMH(Sampler):
             return None if stop is None else s.chains.n_draws
 
         for stage in range(STAGES + MORE_STAGES):
-            if stage >= STAGES and adapted.k_hat <= self.enough_k_hat:
+            fits = stage > 0 and adapted.k_hat <= self.enough_k_hat
+            if fits and (stage >= STAGES or adapted.acceptance >= self.well_accepted):
                 break
             adapt = functools.partial(self._adapted_log_step, plan.target_accept)
             stage_plan = plan.but(draws=count, seed=(*plan.seed, stage))

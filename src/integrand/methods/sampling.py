@@ -63,21 +63,23 @@ def implausible(value: float, best: float, dimension: int) -> bool:
 def search_modes(context: FitContext, target: Target, coordinates: Coordinates, name: str) -> None:
     """Look for optima from dispersed points, and around those known; `context.modes` are those that are distinct.
 
-    Only where θ is all that is drawn and a value is cheap. What was found is kept in the run directory under `name`.
+    Only where θ is all that is drawn and a value is cheap. With many rows some of them search, and from the optima that
+    they have all rows go on. What was found is kept in the run directory under `name`.
     """
     context.searched = target.fast_values and target.dimension == context.problem.model.n_theta
     if not context.searched or context.over_time:
         return
     context.progress.phase("look for modes")
-    failures = target.counter.failures
+    failures, coarse = target.counter.failures, target.coarse()
     rng = np.random.default_rng([context.settings.seed, 6, len(name)])
+
+    def over_time() -> bool:
+        return context.over_half_time(0.0)
 
     def values(x: np.ndarray) -> np.ndarray:
         """A few at a time: with many rows and few minutes, not all of them."""
         parts = [x[i : i + VALUES_AT_ONCE] for i in range(0, len(x), VALUES_AT_ONCE)]
-        return np.concatenate(
-            [np.full(len(p), -np.inf) if context.over_half_time(0.0) else target.values(p) for p in parts]
-        )
+        return np.concatenate([np.full(len(p), -np.inf) if over_time() else coarse.values(p) for p in parts])
 
     points, plausible = dispersed_points(values, context.problem.model.start(), rng)
     context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
@@ -87,7 +89,10 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
         half = SEARCH_STARTS // 2
         rough = with_little_noise(context.problem.model, points[:half])
         starts = [*rough, *plausible[:: max(1, len(plausible) // half)][:half]]
-        saved = find_modes(target.value_and_gradient, starts, known, lambda: context.over_half_time(0.0))
+        saved = find_modes(coarse.value_and_gradient, starts, known, over_time)
+        if coarse is not target:
+            known += [mode.coordinates.centre for mode in saved]
+            saved = find_modes(target.value_and_gradient, (), known, over_time)
         context.store.save_modes(name, saved)
     context.modes = saved
     target.counter.failures = failures  # far out in the prior some are expected, so they do not count

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from integrand.bounds.collapsed import bound_from_factors, collapsed_bound, factorise, inducing_posterior
 from integrand.compilation import LARGE, jitted, parallel_calls, program_for, timed, trace_counts
-from integrand.data.dataset import Dataset
+from integrand.data.dataset import Dataset, block_rows_for
 from integrand.infer.base import Counter, Target, TracedDensity, Vector
 from integrand.linalg import Jitter
 from integrand.model import Model
@@ -23,6 +23,8 @@ from integrand.targets.evaluation import Evaluation, density, evaluation, packed
 
 # Multiplications of a value and gradient that takes some milliseconds and holds some megabytes.
 _SHORT = 1e9
+# Rows of a coarse density, and how many times more there must be: below that compiling it takes longer than it saves.
+_COARSE_ROWS, _COARSE_FOLD = 1_500, 4
 # Values that one call computes at most, and entries of all their LB, which it fills.
 _MAX_BATCH, _MAX_ENTRIES = 8, 2_000_000
 
@@ -243,6 +245,18 @@ class FixedZ(Target):
     def values(self, xs: Float[np.ndarray, "K P"]) -> Float[np.ndarray, " K"]:
         """Log densities of several φ, without gradients."""
         return self.bound.values(xs, self.Z)
+
+    def coarse(self) -> Target:
+        """The density of some rows, whose sums are scaled to represent all, where there are many."""
+        data = self.bound.data
+        if not data.local or data.scale != 1.0 or data.n_rows < _COARSE_FOLD * _COARSE_ROWS:
+            return self
+        with float64_scope():
+            (X, y), v = map(np.asarray, data.arrays()), data.noise_variances()
+        some = np.random.default_rng(0).choice(len(y), _COARSE_ROWS, replace=False)
+        v = None if v is None else np.asarray(v)[some]
+        rows = Dataset.of(X[some], y[some], block_rows_for(len(self.Z)), v).representing(data.n_rows)
+        return FixedZ(CollapsedTarget(self.bound.model, rows, self.bound.jitter), self.Z)
 
     def traced(self) -> TracedDensity:
         """The same for loops inside XLA."""
