@@ -62,6 +62,12 @@ class Grid(NamedTuple):
         mean = float(a @ p)
         return mean, math.sqrt(float((a - mean) ** 2 @ p))
 
+    def sd_of_squares(self, i: int) -> float:
+        """Of the squared distance from the mean."""
+        a, p = self.axes[i], self.marginal(i)
+        mean, sd = self.mean_sd(i)
+        return math.sqrt(max(float((a - mean) ** 4 @ p) - sd**4, 0.0))
+
     def quantile(self, i: int, p: float) -> float:
         """By linear interpolation of the distribution function, whose steps are at the edges of cells."""
         a = self.axes[i]
@@ -194,24 +200,23 @@ def fitted(X: np.ndarray, y: np.ndarray, preset: str, seed: int, **settings: Any
 
 
 def scores(x: np.ndarray, grid: Grid) -> dict[str, Any]:
-    """How far draws are from the truth, in Monte Carlo standard errors."""
+    """How far draws are from the truth, in Monte Carlo standard errors: by the ESS of the draws and the sd in truth.
+
+    The sd of the draws would be too small just where they have missed a tail.
+    """
     row: dict[str, Any] = {}
     for i, name in enumerate(NAMES):
         a, (mean, sd) = x[:, :, i : i + 1], grid.mean_sd(i)
         squares = (a - mean) ** 2
-        z = {"mean": _z(a, mean), "sd": _z(squares, sd**2)}
-        z |= {f"p{p:g}": _z((a < grid.quantile(i, p)) + 0.0, p) for p in QUANTILES}
+        z = {"mean": _z(a, mean, sd), "sd": _z(squares, sd**2, grid.sd_of_squares(i))}
+        z |= {f"p{p:g}": _z((a < grid.quantile(i, p)) + 0.0, p, math.sqrt(p * (1.0 - p))) for p in QUANTILES}
         row[name] = z
     return row
 
 
-def _z(a: np.ndarray, truth: float) -> float:
-    """(mean - truth) / MCSE; for an indicator that never changes, by the ESS of the distribution it has in truth."""
-    ess = _ess_of_mean(a)
-    sd = float(a.std())
-    if set(np.unique(a)) <= {0.0, 1.0}:
-        sd = math.sqrt(truth * (1.0 - truth))  # known, and not zero where no draw is beyond the quantile
-    return (float(a.mean()) - truth) / (sd / math.sqrt(max(ess, 1.0)))
+def _z(a: np.ndarray, truth: float, sd: float) -> float:
+    """(mean - truth) / MCSE."""
+    return (float(a.mean()) - truth) / (sd / math.sqrt(max(_ess_of_mean(a), 1.0)))
 
 
 def _ess_of_mean(a: np.ndarray) -> float:
@@ -433,7 +438,11 @@ def targets(rows: Rows, fits: int) -> None:
             row |= {"draws": chains.n_draws, "seconds": round(time.process_time() - began, 3), "evidence": evidence}
             shares = {key: inside(chains.x)[..., None] + 0.0 for key, (inside, _) in target.shares.items()}
             row["shares"] = {key: [float(a.mean()), target.shares[key][1]] for key, a in shares.items()}
-            rows.add(row | {"z": {key: _z(a, target.shares[key][1]) for key, a in shares.items()}})
+            z = {
+                key: _z(a, p, math.sqrt(p * (1.0 - p)))
+                for (key, a), (_, p) in zip(shares.items(), target.shares.values(), strict=True)
+            }
+            rows.add(row | {"z": z})
 
 
 def targets_table(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import gammaln
 
 from integrand.infer.coordinates import Coordinates, TailWarp
-from integrand.infer.mixture import Component, Mixture, dispersed_points, resampled, truncated_weights
+from integrand.infer.mixture import Component, Mixture, broad_components, dispersed_points, resampled, truncated_weights
 
 WARP = TailWarp(np.array([1.0, -1.0]), np.array([-1.5, 2.0]))
 WARPED = Component(
@@ -93,3 +93,14 @@ def test_plausible_points_are_near_the_density():
     assert np.abs(plausible - 1.0).mean() < 0.5 * np.abs(points - 1.0).mean()
     nowhere, same = dispersed_points(lambda x: np.full(len(x), np.nan), np.zeros(2), np.random.default_rng(3))
     np.testing.assert_array_equal(nowhere, same)
+
+
+def test_groups_of_plausible_points_find_a_shelf_beside_a_mode():
+    """Where many points are plausible, those far from the mode have a component of their own."""
+    rng = np.random.default_rng(4)
+    mode, shelf = rng.standard_normal((1_500, 2)), np.array([40.0, 0.0]) + 3.0 * rng.standard_normal((100, 2))
+    points = np.concatenate([mode, shelf])
+    together, *groups = broad_components(points, Coordinates.identity(2), rng)
+    np.testing.assert_allclose(together.centre, points.mean(axis=0), atol=1e-8)
+    assert min(abs(group.centre[0] - 40.0) for group in groups) < 2.0
+    assert len(broad_components(points[:500], Coordinates.identity(2), rng)) == 1

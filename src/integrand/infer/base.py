@@ -227,7 +227,7 @@ class Sampler(ABC):
         """Whether coordinates of this target may be warped: those of φ alone are fitted to enough draws for that."""
         return self.warps and target.dimension == target.n_theta
 
-    def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "Sampler":
+    def between(self, modes: Sequence[Mode], broad: Sequence[Coordinates] = ()) -> "Sampler":
         """The same sampler with modes of the density, and coordinates that hold all of it, if it can use them."""
         return self
 

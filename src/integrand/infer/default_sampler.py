@@ -27,7 +27,7 @@ class DefaultSampler(Sampler):
     min_accepted: float = 0.08  # with fewer accepted, a draw of NUTS costs less per effective draw
     careful_accept: float = 0.9  # target acceptance of NUTS where proposals fit badly
 
-    def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "DefaultSampler":
+    def between(self, modes: Sequence[Mode], broad: Sequence[Coordinates] = ()) -> "DefaultSampler":
         """Proposals from all of these modes, and from all of the prior."""
         return replace(self, proposals=self.proposals.between(modes, broad))
 

@@ -47,7 +47,7 @@ class Mix(NamedTuple):
     hmc_every: int  # one draw in this many has an HMC transition
 
 
-_WARMUP_MIX = Mix(proposals=3, hmc_every=3)
+_WARMUP_MIX, _GROUPED_MIX = Mix(proposals=3, hmc_every=3), Mix(proposals=12, hmc_every=3)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class IndependenceMH(Sampler):
     warps = True
 
     modes: tuple[Mode, ...] = ()  # where the density has several: components of q to start from
-    broad: Coordinates | None = None  # of a last component, which may hold what is far from all modes
+    broad: tuple[Coordinates, ...] = ()  # of the last components, which may hold what is far from all modes
     enough_k_hat: float = 0.4  # of the weights of a stage: their variance is finite below 0.5
     max_leapfrog: int = 4  # steps of an HMC transition, drawn uniformly from 1 to this
     step_jitter: float = 0.2  # relative; avoids periodic trajectories (Neal 2011, section 5.3.2)
@@ -67,15 +67,16 @@ class IndependenceMH(Sampler):
     warmup_per_dimension: int = 7
     max_warmup_of_dimensions: int = 200
     warmup_mix: Mix = _WARMUP_MIX
-    well_accepted: float = 0.5  # share of proposals; with so many, one stage of warm-up and one proposal are enough
+    grouped_mix: Mix = _GROUPED_MIX
+    well_accepted: float = 0.5  # share of proposals; from there one stage of warm-up and one proposal are enough
     # By the share of proposals accepted in the last stage of warm-up. With the share a, k proposals per draw give
     # (1 - (1-a)^k) / (1 + (1-a)^k) / k effective draws per value: one is best. But an HMC transition takes several
     # gradients: it is rarely needed where q fits well. Where q fits less well more proposals should lie between two.
     mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(1, 32)), (0.25, Mix(4, 6)), (0.0, Mix(3, 1)))
 
-    def between(self, modes: Sequence[Mode], broad: Coordinates | None = None) -> "IndependenceMH":
+    def between(self, modes: Sequence[Mode], broad: Sequence[Coordinates] = ()) -> "IndependenceMH":
         """Proposals from all of these modes, and from all of the prior."""
-        return replace(self, modes=tuple(modes), broad=broad)
+        return replace(self, modes=tuple(modes), broad=tuple(broad))
 
     def run(self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback) -> Run:
         """Warm up, then draw with everything frozen."""
@@ -116,6 +117,9 @@ class IndependenceMH(Sampler):
             coordinates, self.first_mixture(coordinates), self.first_step, starts, _first_values(target, starts)
         )
         count, done = -(-plan.warmup // STAGES), 0
+        # Of groups of plausible points, most of which hold next to nothing of the density, more has to be learned.
+        groups = len(self.broad) > 1
+        mix = self.grouped_mix if groups else self.warmup_mix
 
         def without_draws(s: Snapshot) -> int | None:
             stop = callback(s._replace(chains=s.chains.first(0), done=min(done + s.done, plan.warmup)))
@@ -123,11 +127,11 @@ class IndependenceMH(Sampler):
 
         for stage in range(STAGES + MORE_STAGES):
             fits = stage > 0 and adapted.k_hat <= self.enough_k_hat
-            if fits and (stage >= STAGES or adapted.acceptance >= self.well_accepted):
+            if fits and (stage >= STAGES or (adapted.acceptance >= self.well_accepted and not groups)):
                 break
             adapt = functools.partial(self._adapted_log_step, plan.target_accept)
             stage_plan = plan.but(draws=count, seed=(*plan.seed, stage))
-            run, steps = self._run(target, adapted, stage_plan, without_draws, adapt, self.warmup_mix)
+            run, steps = self._run(target, adapted, stage_plan, without_draws, adapt, mix)
             if run.interrupted or run.chains.n_draws < count:
                 return run if stage >= STAGES - 1 else run._replace(chains=run.chains.first(0))
             done += count

@@ -13,6 +13,7 @@ far out, or one direction. So T is a mixture of three, all with heavier tails an
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,9 +36,11 @@ _TAIL_FREEDOM, _TAIL_WIDTH, _FOLLOW = 3.0, 1.5, 2.5
 _MIN_WEIGHT = 0.02
 # Of each component that is wider than the modes, at first, beside all modes together.
 _BROAD_WEIGHT = 0.1
-# Points that a search begins with, their spread in φ (half-Cauchy priors have a standard deviation of 1.6 there), and
-# how many must count in the end.
-_DISPERSED, _PRIOR_WIDTH, _PLAUSIBLE, _LEAST_POWER = 256, 2.0, 40, 1e-6
+# Points that a search begins with, at least; their spread in φ (half-Cauchy priors have a standard deviation of 1.6
+# there); and how many must count in the end: this share, or as many as for the fewest.
+DISPERSED, _PRIOR_WIDTH, _PLAUSIBLE, _PLAUSIBLE_SHARE, _LEAST_POWER = 256, 2.0, 40, 0.1, 1e-6
+# Groups that many plausible points are divided into, and how many are many.
+_GROUPS, _ENOUGH_FOR_GROUPS = 4, 1_000
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -153,14 +156,14 @@ class Mixture:
 
     @classmethod
     def over(
-        cls, coordinates: Sequence[Coordinates], log_masses: Sequence[float], broad: Coordinates | None = None
+        cls, coordinates: Sequence[Coordinates], log_masses: Sequence[float], broad: Sequence[Coordinates] = ()
     ) -> "Mixture":
         """Components with weights by their masses."""
         masses = np.exp(np.asarray(log_masses) - np.max(log_masses))
         masses /= masses.sum()
         widest = coordinates[int(np.argmax(masses))].unwarped()
         wide = widest._replace(factor=(1.0 + widest.dimension**-0.5) * widest.factor)
-        more = [wide] if broad is None else [wide, broad]
+        more = [wide, *broad]
         components = [Component.at(c) for c in (*coordinates, *more)]
         masses = np.append(masses, [_BROAD_WEIGHT] * len(more))
         return cls(tuple(components), _floored(masses / masses.sum()), len(coordinates))
@@ -222,26 +225,50 @@ def _component(before: Component, x: Points, weights: Values, count: float, warp
 
 
 def dispersed_points(
-    values: Callable[[Points], Values], centre: Float[np.ndarray, " P"], rng: np.random.Generator
+    values: Callable[[Points], Values],
+    centre: Float[np.ndarray, " P"],
+    rng: np.random.Generator,
+    count: int = DISPERSED,
 ) -> tuple[Points, Points]:
     """Points around the centre as wide as priors are, and those among them that a log density finds plausible.
 
     The second are resampled by their importance weights, or by the power of these that leaves enough of them.
     """
     n = len(centre)
-    z = rng.standard_normal((_DISPERSED, n)) / np.sqrt(rng.chisquare(T_FREEDOM, (_DISPERSED, 1)) / T_FREEDOM)
+    z = rng.standard_normal((count, n)) / np.sqrt(rng.chisquare(T_FREEDOM, (count, 1)) / T_FREEDOM)
     points = centre + _PRIOR_WIDTH * z
     log_weights = values(points) - _log_t(np.sum(z * z, axis=1), n, T_FREEDOM, 1.0)
     log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf)
     if not np.any(np.isfinite(log_weights)):
         return points, points
     log_weights -= log_weights.max()
-    power = 1.0
-    while power > _LEAST_POWER and np.exp(power * log_weights).sum() ** 2 < _PLAUSIBLE * np.sum(
+    power, wanted = 1.0, max(_PLAUSIBLE, _PLAUSIBLE_SHARE * count)
+    while power > _LEAST_POWER and np.exp(power * log_weights).sum() ** 2 < wanted * np.sum(
         np.exp(2.0 * power * log_weights)
     ):
         power *= 0.7
-    return points, points[resampled(np.exp(power * log_weights), _DISPERSED)]
+    return points, points[resampled(np.exp(power * log_weights), count)]
+
+
+def broad_components(plausible: Points, near: Coordinates, rng: np.random.Generator) -> tuple[Coordinates, ...]:
+    """Coordinates of all plausible points together and, where there are many, of groups of them.
+
+    A density may have a shelf beside its modes: wide, low, with a percent of the mass and no optimum. A group is there.
+    """
+    plain = near.unwarped()
+    together = coordinates_from_draws(plausible, plain, warp=False)
+    if len(plausible) < _ENOUGH_FOR_GROUPS:
+        return (together,)
+    from scipy.cluster.vq import kmeans2  # few fits need it
+
+    eta = together.to_eta(plausible)
+    start = eta[rng.choice(len(eta), _GROUPS, replace=False)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
+        group = kmeans2(eta, start, iter=20, minit="matrix")[1]
+    members = (plausible[group == k] for k in range(_GROUPS))
+    distinct = (m for m in members if len(np.unique(m, axis=0)) > 4 * plausible.shape[1])
+    return (together, *(coordinates_from_draws(m, plain, warp=False) for m in distinct))
 
 
 def truncated_weights(log_weights: Values) -> Values:

@@ -262,7 +262,7 @@ class FitContext:
         self.interrupted = False
         self.evidence: tuple[float, float] | None = None
         self.modes: tuple[Mode, ...] = ()  # of the density of θ, as far as they are known
-        self.broad: Coordinates | None = None  # in which the prior is close to a standard normal
+        self.broad: tuple[Coordinates, ...] = ()  # of what is plausible far from all modes
         self.searched = False  # whether they were looked for
         self.confirmed: bool | None = None  # whether the stopping rule ended the final draws; None: it was not asked
         self.own_verdict: Verdict | None = None  # of draws that are not chains

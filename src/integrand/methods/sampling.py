@@ -7,10 +7,10 @@ import numpy as np
 
 from integrand.errors import counted
 from integrand.infer.base import Chains, Proposals, Sampler, Snapshot, Target
-from integrand.infer.coordinates import Coordinates, coordinates_from_draws
+from integrand.infer.coordinates import Coordinates
 from integrand.infer.default_sampler import DefaultSampler
 from integrand.infer.evidence import evidence, second_opinion
-from integrand.infer.mixture import dispersed_points
+from integrand.infer.mixture import DISPERSED, broad_components, dispersed_points
 from integrand.infer.modes import find_modes
 from integrand.infer.nuts import NUTS
 from integrand.infer.stopping import StoppingRule
@@ -20,6 +20,9 @@ from integrand.progress import Progress
 
 # Points that a search for modes starts from: half of them plausible, the others not even that.
 SEARCH_STARTS = 16
+# Values of a search that are computed where rows are few, so that little is known and a value costs microseconds: this
+# divided by N², with an upper limit. (`make bench-truth` has posteriors that need them.)
+SEARCH_WORK, MOST_POINTS = 4e7, 4_000
 # Values that a search computes between two looks at the clock.
 VALUES_AT_ONCE = 16
 # How far below its prior's median the logarithm of the noise is in a quarter of them.
@@ -81,8 +84,9 @@ def search_modes(context: FitContext, target: Target, coordinates: Coordinates, 
         parts = [x[i : i + VALUES_AT_ONCE] for i in range(0, len(x), VALUES_AT_ONCE)]
         return np.concatenate([np.full(len(p), -np.inf) if over_time() else coarse.values(p) for p in parts])
 
-    points, plausible = dispersed_points(values, context.problem.model.start(), rng)
-    context.broad = coordinates_from_draws(plausible, coordinates.unwarped())
+    count = int(np.clip(SEARCH_WORK / context.problem.data.n_rows**2, DISPERSED, MOST_POINTS))
+    points, plausible = dispersed_points(values, context.problem.model.start(), rng, count)
+    context.broad = broad_components(plausible, coordinates, rng)
     saved = context.store.modes(name)
     if saved is None:
         known = [coordinates.middle, *(mode.coordinates.centre for mode in context.modes)]
