@@ -20,11 +20,12 @@ from integrand.errors import InputError
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
-from integrand.methods.fit import as_likelihood, fit, prior_predictive
+from integrand.methods.fit import as_likelihood, fit, prior_predictive, update
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
+from integrand.posterior.updating import joined_ranges
 from integrand.priors import DEFAULT
 from integrand.storage.model_file import (
     MAX_TRIANGLE_BYTES,
@@ -359,6 +360,43 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
         model = {"noise": self.noise, "likelihood": self.likelihood, "bound": self.bound}
         self._fit(rows, y, target_name, noise_variance, **model)
+        return self
+
+    def update(self, X: Any, y: Any, noise_variance: Any = None, old_rows: Any = None) -> Self:
+        """Take in new rows, at fixed inducing inputs and draws, which are weighted; see `Posterior.update`.
+
+        Parameters
+        ----------
+        X, y, noise_variance
+            The new rows alone, as for `fit`.
+        old_rows
+            All rows so far, (X, y) or (X, y, noise_variance), or the run directory of the fit. Where weights cannot be
+            trusted, or inducing inputs miss the new rows, all rows are then fitted again; see `integrand.update`.
+
+        Raises
+        ------
+        UnreliableWeightsError
+            If weights cannot be trusted and there are no old rows.
+        """
+        check_is_fitted(self)
+        rows, y = self._checked(X, y=y, y_numeric=True)
+        names = getattr(self, "feature_names_in_", None)
+        if isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
+            old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True)
+            old_rows = (old_X, old_y, *old_rows[2:])
+        self.posterior_ = update(
+            self.posterior_,
+            ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance),
+            old_rows=old_rows,
+            strict=self.strict,
+            progress=self.progress,
+            seed=seed_of(self.random_state),
+            **self._settings(),
+        )
+        ranges = self.feature_ranges_
+        if ranges is not None:
+            ranges = joined_ranges(ranges, np.column_stack([rows.min(axis=0), rows.max(axis=0)]))
+        self._describe(ranges, self._target_name)
         return self
 
     def predict(

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from integrand.data.checks import checked_matrix, checked_variances
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
-from integrand.data.sources import as_rows
-from integrand.errors import ExtrapolationWarning, InputError, callers_level, counted
+from integrand.data.sources import RowSource, as_rows
+from integrand.errors import ExtrapolationWarning, InputError, UnreliableWeightsError, callers_level, counted
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
@@ -39,7 +39,15 @@ from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
 from integrand.posterior.reweighting import resampled_chains, reweigh, reweighted_verdict
-from integrand.posterior.updating import NOTE, Updates, check_updatable, joined_ranges, with_rows
+from integrand.posterior.updating import (
+    NOTE,
+    REFIT,
+    Updates,
+    check_updatable,
+    joined_ranges,
+    refuse_other_rows,
+    with_rows,
+)
 from integrand.precision import in_float64
 from integrand.units import parameter_factor, unit_offset, values
 
@@ -313,7 +321,7 @@ class Posterior:
             updates=None,
         )
 
-    def update(self, X: Any, y: Any = None, noise_variance: Any = None) -> "Posterior":
+    def update(self, X: Any, y: Any = None, noise_variance: Any = None, *, strict: bool = True) -> "Posterior":
         """The posterior with new rows, at fixed inducing inputs and draws, without the old rows.
 
         Each draw takes the rows in exactly and gets the weight exp(L_new - L_old). The result has draws by these
@@ -324,6 +332,8 @@ class Posterior:
         ----------
         X, y, noise_variance
             The new rows alone, as for `fit`: arrays, a data frame, or rows of a file such as `open_rows(path, target)`.
+        strict
+            False: where weights cannot be trusted, give the result all the same, with a bad verdict.
 
         Raises
         ------
@@ -341,7 +351,8 @@ class Posterior:
             chains = draws_that_predict(self.conditional.phis, self.chains)
             before = Updates(chains, self.conditional, np.zeros(self.conditional.n_draws))
         updates, ranges = with_rows(self.model, self.jitter, self.scaler, before, rows)
-        updates.refuse_unreliable()
+        if strict and updates.problem:
+            raise UnreliableWeightsError(f"{updates.problem}. {REFIT}")
         chains, conditional = updates.drawn()
         seconds = self.seconds.get("update", 0.0) + time.monotonic() - began
         return replace(
@@ -355,6 +366,10 @@ class Posterior:
             ranges=None if self.ranges is None else joined_ranges(self.ranges, ranges),
             updates=updates,
         )
+
+    def refuse_other_rows(self, rows: RowSource) -> None:
+        """An InputError unless the posterior has seen just these rows, which it does not keep."""
+        refuse_other_rows(self.model, self.jitter, self.scaler, self.conditional, rows)
 
     def to_arviz(
         self,

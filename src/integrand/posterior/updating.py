@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource
-from integrand.errors import InputError, UnreliableWeightsError, counted
+from integrand.errors import InputError, counted
 from integrand.infer.base import Chains, Finding
 from integrand.infer.importance import K_HAT_LIMIT, Smoothed
 from integrand.infer.verdict import Verdict
@@ -46,6 +46,8 @@ _FEWEST = 25.0
 _MOST_OPEN = 0.05
 # Rows that each draw takes in at a time.
 _BLOCK = 1024
+# Relative difference of numbers that are made of the same rows.
+_SAME = 1e-5
 _CODES = ("updated", "rows-uncovered")
 NOTE = "New rows: "  # what the note on them begins with
 
@@ -109,27 +111,29 @@ class Updates:
         """Draws of equal weight, and what each needs to predict."""
         return picked(self.chains, self.index), self.conditional.subset(self.index)
 
-    def refuse_unreliable(self) -> None:
-        """An UnreliableWeightsError if the weighted draws cannot stand for the new posterior."""
-        J = len(self.log_weights)
+    @property
+    def problem(self) -> str:
+        """Why the weighted draws cannot stand for the new posterior; "" if they can."""
+        J, missed = len(self.log_weights), f", and {self._missed}" if self.uncovered else ""
         if not self.k_hat <= K_HAT_LIMIT:
-            raise UnreliableWeightsError(
+            return (
                 f"the new rows change the posterior of θ too much for its {J} draws: k-hat is {self.k_hat:.2f}, above "
-                f"{K_HAT_LIMIT}. {REFIT}"
+                f"{K_HAT_LIMIT}{missed}"
             )
         if J > 1 and self.effective < min(_FEWEST, J):
-            raise UnreliableWeightsError(
-                f"with the new rows {J} draws are worth only {self.effective:.0f}. {REFIT}"
-            )
+            return f"with the new rows {J} draws are worth only {self.effective:.0f}{missed}"
+        return ""
+
+    @property
+    def _missed(self) -> str:
+        rows = f"{self.n_open} of the {counted(self.n_rows, 'new row')}"
+        return f"the inducing points leave f open by more than the noise at {rows}"
 
     def verdict(self, verdict: Verdict, earlier: "Updates | None") -> Verdict:
         """The verdict on the draws before, with the sample sizes that all weights leave."""
-        found = [Finding("updated", False, f"{self.text}.", "")]
+        found = [Finding("updated", bool(self.problem), f"{self.text}.", REFIT if self.problem else "")]
         if self.uncovered:
-            sentence = (
-                f"The inducing points leave f open by more than the noise at {self.n_open} of the "
-                f"{counted(self.n_rows, 'new row')}: predictions there are mostly the prior."
-            )
+            sentence = f"{self._missed[0].upper()}{self._missed[1:]}: predictions there are mostly the prior."
             found.append(Finding("rows-uncovered", False, sentence, REFIT))
         J, numbers = len(self.log_weights), verdict.convergence
         if J > 1:
@@ -144,29 +148,56 @@ def with_rows(
     model: Model, jitter: Jitter, scaler: Standardiser, before: Updates, rows: RowSource
 ) -> tuple[Updates, Float[np.ndarray, "D 2"]]:
     """Each draw with these rows, and its weight; and the ranges of their columns."""
-    conditional, log_weights, n_open = before.conditional, before.log_weights, 0
+    conditional, gains, n_open, ranges = _taken_in(model, jitter, scaler, before.conditional, rows)
+    density = before.chains.log_density
+    updates = Updates(
+        before.chains._replace(log_density=density + np.where(np.isfinite(gains), gains, 0.0).reshape(density.shape)),
+        conditional,
+        before.log_weights + gains,
+        before.n_rows + rows.n_rows,
+        before.n_updates + 1,
+        before.n_open + n_open,
+    )
+    return updates, ranges
+
+
+def refuse_other_rows(
+    model: Model, jitter: Jitter, scaler: Standardiser, conditional: Conditional, rows: RowSource
+) -> None:
+    """An InputError unless the posterior has seen just these rows; what its first draw keeps must come of them."""
+    one = conditional.subset(slice(0, 1))
+    if isinstance(one, ExactConditional):
+        X, y, _ = scaler.transform_rows(rows.read(0, rows.n_rows))
+        residuals = one.factors[0] @ (one.factors[0].T @ one.weights[0])
+        same = X.shape == one.inputs.shape and bool(np.allclose(X, one.inputs, atol=_SAME))
+        same = same and bool(np.ptp(y - residuals) < _SAME * max(float(np.ptp(y)), 1e-300))
+    else:
+        empty = replace(one, weights=np.zeros_like(one.weights), factors=np.eye(one.weights.shape[1])[None])
+        found, _, _, _ = _taken_in(model, jitter, scaler, empty, rows)
+        # A S⁻¹ r = B m, which every row has a part in.
+        a, b = (c.factors[0] @ (c.factors[0].T @ c.weights[0]) for c in (found, one))
+        same = bool(np.max(np.abs(a - b)) <= _SAME * np.max(np.abs(b)))
+    if not same:
+        raise InputError(
+            "old_rows are not the rows that the posterior has seen: give those of the fit and of every update since"
+        )
+
+
+def _taken_in(
+    model: Model, jitter: Jitter, scaler: Standardiser, conditional: Conditional, rows: RowSource
+) -> tuple[Conditional, Float[np.ndarray, " J"], int, Float[np.ndarray, "D 2"]]:
+    """The draws with these rows, L_new - L_old, the number of rows that Z leaves open, and the ranges of columns."""
+    gains, n_open = np.zeros(conditional.n_draws), 0
     ranges = np.array([[np.inf, -np.inf]] * model.n_columns)
     for first in range(0, rows.n_rows, _BLOCK):
         table = rows.read(first, min(first + _BLOCK, rows.n_rows))
         X, y, v = scaler.transform_rows(table)
         own = table[:, : model.n_columns]
         ranges = joined_ranges(ranges, np.stack([own.min(axis=0), own.max(axis=0)], axis=1))
-        table = np.column_stack([X, y, np.zeros(len(y)) if v is None else v])
-        conditional, gain, left = _with_block(model, jitter, conditional, table)
-        log_weights = log_weights + gain
-        n_open += int(np.sum(left > 1.0))
-    gains = log_weights - before.log_weights
-    density = before.chains.log_density
-    new_density = density + np.where(np.isfinite(gains), gains, 0.0).reshape(density.shape)
-    updates = Updates(
-        before.chains._replace(log_density=new_density),
-        conditional,
-        log_weights,
-        before.n_rows + rows.n_rows,
-        before.n_updates + 1,
-        before.n_open + n_open,
-    )
-    return updates, ranges
+        block = np.column_stack([X, y, np.zeros(len(y)) if v is None else v])
+        conditional, gain, left = _with_block(model, jitter, conditional, block)
+        gains, n_open = gains + gain, n_open + int(np.sum(left > 1.0))
+    return conditional, gains, n_open, ranges
 
 
 def joined_ranges(a: Float[np.ndarray, "D 2"], b: Float[np.ndarray, "D 2"]) -> Float[np.ndarray, "D 2"]:
@@ -215,7 +246,7 @@ def _with_block(
     length = max(64, 1 << (n - 1).bit_length()) if sparse else n
     padded = np.zeros((length, table.shape[1] + 1))
     padded[:n, :-1], padded[:n, -1], padded[n:, -2] = table, 1.0, 1.0
-    function, work = (_taken_in, 2.0 * M**3 + 2.0 * M**2 * length) if sparse else (_appended, (M + n) ** 2 * (M / 3 + n))
+    function, work = (_extended, 2.0 * M**3 + 2.0 * M**2 * length) if sparse else (_appended, (M + n) ** 2 * (M / 3 + n))
     out = of_each_draw(function, work, model, jitter, conditional, padded)
     weights, factors, gain, left = out
     ok = np.isfinite(gain) & np.all(np.isfinite(weights), axis=1) & np.all(np.isfinite(factors), axis=(1, 2))
@@ -237,7 +268,7 @@ def _split(table, n_columns: int):
     return X, y, v, present
 
 
-def _taken_in(inputs, draws, table, model: Model, jitter: Jitter, kind: type[Conditional]):
+def _extended(inputs, draws, table, model: Model, jitter: Jitter, kind: type[Conditional]):
     X, y, v, present = _split(table, inputs.shape[-1])
 
     def one(draw):
