@@ -434,6 +434,33 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             results.append(predictive.quantile(levels).T)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def predict_gradient(
+        self, X: Any, return_std: bool = False, quantiles: Any = None
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Mean of ∂f/∂x over all draws at each row of X, in units of y per unit of each column; on request its spread.
+
+        Parameters
+        ----------
+        return_std
+            Add the standard deviation of the mixture.
+        quantiles
+            Probabilities; adds the quantiles of the mixture.
+
+        Returns
+        -------
+        `mean`, or a tuple as in `predict`. `mean` and `std` have shape (n_rows, n_features), `quantiles` has shape
+        (n_rows, n_features, len(quantiles)).
+        """
+        check_is_fitted(self)
+        levels = np.atleast_1d(checked_levels([] if quantiles is None else quantiles, "quantiles"))
+        gradient = self.posterior_.predict_gradient(self._checked(X))
+        results = [gradient.mean]
+        if return_std:
+            results.append(gradient.sd)
+        if quantiles is not None:
+            results.append(np.moveaxis(gradient.quantile(levels), 0, -1))
+        return results[0] if len(results) == 1 else tuple(results)
+
     def prior_predictive(
         self, X: Any, y: Any, at: Any = None, n_samples: int = 100, random_state: Any = None
     ) -> np.ndarray:

@@ -406,8 +406,8 @@ def finish_update(
     facts = fit_facts(posterior, out, words) | {"new_rows": n_rows, "fitted_again": updates is None}
     if updates is not None:
         facts |= {"k_hat": updates.k_hat, "effective_draws": updates.effective}
-    done = posterior.notes[-1] if updates is None else f"{updates.text}."
-    emit(as_json, facts, f"{done}\n{said}\nWritten to {out}")
+    done = f"{posterior.notes[-1]}\n" if updates is None else ""
+    emit(as_json, facts, f"{done}{said}\nWritten to {out}")
     if strict and verdict is not None and not verdict.ok:
         print("integrand: not converged (--strict)", file=sys.stderr)
         raise typer.Exit(3)

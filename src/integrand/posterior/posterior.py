@@ -25,6 +25,7 @@ from integrand.linalg import Jitter
 from integrand.model import Model, Parameter, check_gaussian
 from integrand.posterior.conditional import FACTOR_BYTES, Conditional, exact_conditional
 from integrand.posterior.extrapolation import beyond, outside_text, reach
+from integrand.posterior.gradient import PredictiveGradient, predictive_gradient
 from integrand.posterior.inference_data import (
     MOST_ROWS,
     draws_that_predict,
@@ -215,6 +216,18 @@ class Posterior:
             memory,
             noise_variance,
         )
+
+    def predict_gradient(self, X: Any) -> PredictiveGradient:
+        """The gradient of f at the rows of X: the mixture over draws of each ∂f/∂x_d, in units of y per unit of x_d.
+
+        For kernels whose functions are differentiable: all but Matern12. With another likelihood than the Gaussian f is
+        the latent function, such as the log of a rate.
+        """
+        X = checked_matrix(X, "X")
+        if X.shape[1] != self.model.n_columns:
+            raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
+        self._warn_outside(X)
+        return predictive_gradient(self.model, self.jitter, self.scaler, self.conditional, self.scaler.transform_X(X))
 
     def prior_predictive(
         self, X: Any, n_draws: int = 100, *, include_noise: bool = True, seed: int = 0
