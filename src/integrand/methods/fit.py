@@ -269,7 +269,10 @@ def _old_rows(old_rows: Any, columns: tuple[str, ...]) -> tuple[RowSource, dict[
     if isinstance(old_rows, str | Path):
         with RunStore.open(old_rows) as store:
             spec = FitSpec.load(store, None, SingleProcess(), {})
-        rows, settings = spec.rows, {field.name: getattr(spec.settings, field.name) for field in dataclasses.fields(Settings)}
+        rows, settings = (
+            spec.rows,
+            {field.name: getattr(spec.settings, field.name) for field in dataclasses.fields(Settings)},
+        )
     elif isinstance(old_rows, RowSource):
         rows = old_rows
     elif isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):

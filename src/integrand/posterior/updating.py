@@ -192,6 +192,8 @@ def _taken_in(
     for first in range(0, rows.n_rows, _BLOCK):
         table = rows.read(first, min(first + _BLOCK, rows.n_rows))
         X, y, v = scaler.transform_rows(table)
+        if model.noise == 0.0 and (v is None or np.any(v == 0.0)):
+            raise InputError("the model has no noise of its own: give variances above zero as noise_variance")
         own = table[:, : model.n_columns]
         ranges = joined_ranges(ranges, np.stack([own.min(axis=0), own.max(axis=0)], axis=1))
         block = np.column_stack([X, y, np.zeros(len(y)) if v is None else v])
@@ -213,8 +215,8 @@ def check_updatable(model: Model, conditional: Conditional, rows: RowSource) -> 
         )
     if not isinstance(conditional, SparseConditional | ExactConditional):
         raise InputError(
-            "update is for methods that integrate f or u in closed form, such as sgpr-hmc, ml2 or gpr-hmc: fit all rows "
-            "again with one of them"
+            "update is for methods that integrate f or u in closed form, such as sgpr-hmc, ml2 or gpr-hmc: fit all "
+            "rows again with one of them"
         )
     if rows.processes.size > 1:
         raise InputError("update takes the rows of one process: open them without processes=")
@@ -223,9 +225,9 @@ def check_updatable(model: Model, conditional: Conditional, rows: RowSource) -> 
     unnamed = tuple(f"x{i}" for i in range(model.n_columns))
     if rows.columns != model.columns and unnamed not in (rows.columns, model.columns):
         wanted = ", ".join(model.columns)
-        raise InputError(f"the columns are {', '.join(rows.columns)}, but the model was fitted to {wanted}, in this order")
-    if isinstance(model.noise, float) and model.noise == 0.0 and rows.noise_column is None:
-        raise InputError("the model has no noise of its own: give the noise_variance of the new rows")
+        raise InputError(
+            f"the columns are {', '.join(rows.columns)}, but the model was fitted to {wanted}, in this order"
+        )
     if isinstance(conditional, ExactConditional):
         n = len(conditional.inputs) + rows.n_rows
         size = 8 * conditional.n_draws * n**2
@@ -246,7 +248,9 @@ def _with_block(
     length = max(64, 1 << (n - 1).bit_length()) if sparse else n
     padded = np.zeros((length, table.shape[1] + 1))
     padded[:n, :-1], padded[:n, -1], padded[n:, -2] = table, 1.0, 1.0
-    function, work = (_extended, 2.0 * M**3 + 2.0 * M**2 * length) if sparse else (_appended, (M + n) ** 2 * (M / 3 + n))
+    function, work = (
+        (_extended, 2.0 * M**3 + 2.0 * M**2 * length) if sparse else (_appended, (M + n) ** 2 * (M / 3 + n))
+    )
     out = of_each_draw(function, work, model, jitter, conditional, padded)
     weights, factors, gain, left = out
     ok = np.isfinite(gain) & np.all(np.isfinite(weights), axis=1) & np.all(np.isfinite(factors), axis=(1, 2))
