@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 
 from integrand.data.checks import refuse_series
 from integrand.data.sources import ArrayRows
-from integrand.errors import InputError
+from integrand.errors import InputError, UnreliableWeightsError
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
@@ -384,15 +384,12 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         if isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
             old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True)
             old_rows = (old_X, old_y, *old_rows[2:])
-        self.posterior_ = update(
-            self.posterior_,
-            ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance),
-            old_rows=old_rows,
-            strict=self.strict,
-            progress=self.progress,
-            seed=seed_of(self.random_state),
-            **self._settings(),
-        )
+        source = ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance)
+        how = {"strict": self.strict, "progress": self.progress, "seed": seed_of(self.random_state)}
+        try:
+            self.posterior_ = update(self.posterior_, source, old_rows=old_rows, **how, **self._settings())
+        except UnreliableWeightsError as error:
+            raise UnreliableWeightsError(str(error).replace("`integrand.update`", "`update`")) from None
         ranges = self.feature_ranges_
         if ranges is not None:
             ranges = joined_ranges(ranges, np.column_stack([rows.min(axis=0), rows.max(axis=0)]))
