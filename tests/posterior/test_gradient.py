@@ -1,7 +1,5 @@
 """Gradients of f: against differences of predictions, against draws of functions, and in closed form."""
 
-import functools
-import operator
 import warnings
 
 import numpy as np
@@ -41,8 +39,8 @@ KERNELS = {
     "periodic": Periodic(active=0) + Linear(active=1),
     "product": RBF(active=0) * Polynomial() + Constant(),
 }
-# All in one, whose terms add up; the slow suite has each by itself.
-KERNELS["all"] = functools.reduce(operator.add, KERNELS.values())
+# Terms add up: two kinds in one. The slow suite has each by itself.
+KERNELS["two"] = KERNELS["matern32"] + KERNELS["periodic"]
 
 
 def made(kernel, exact, J=2):
@@ -65,7 +63,7 @@ def gradient(model, conditional, new=NEW):
 
 @pytest.mark.parametrize(
     ("name", "exact"),
-    [("all", False), ("product", True)]
+    [("two", False), ("product", True)]
     + [pytest.param(name, exact, marks=pytest.mark.slow) for name in KERNELS for exact in (False, True)],
 )
 def test_mean_and_variance_are_those_of_difference_quotients(name, exact):

@@ -253,24 +253,28 @@ def test_a_file_whose_weights_make_no_sense_is_refused(updated, tmp_path, change
 # ---- a new fit
 
 
-def test_rows_that_change_theta_ask_for_a_new_fit(fitted, tmp_path):
+def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
+    run = tmp_path / "run"
+    first = fit(X[:OLD], Y[:OLD], run_dir=run)
     noisy = Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD)
     with pytest.raises(
-        UnreliableWeightsError, match=r"k-hat is .* above 0\.7\. Refit .*`integrand\.update` as `old_rows`"
+        UnreliableWeightsError, match=r"k-hat is .* above 0\.7.* Refit .*`integrand\.update` as `old_rows`"
     ):
-        fitted.update(X[OLD:], noisy)
-    bad = fitted.update(X[OLD:], noisy, strict=False)
+        first.update(X[OLD:], noisy)
+    bad = first.update(X[OLD:], noisy, strict=False)
     assert not bad.verdict.ok
     assert not bad.updates.k_hat <= 0.7
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ig.ConvergenceWarning)
-        again = ig.update(fitted, X[OLD:], noisy, old_rows=(X[:OLD], Y[:OLD]), **SHORT)
+        again = ig.update(first, X[OLD:], noisy, old_rows=run)
     assert again.updates is None
-    assert again.scaler.y_sd > 2.0 * fitted.scaler.y_sd
+    assert again.scaler.y_sd > 1.5 * first.scaler.y_sd
     assert again.notes[-1].startswith("Fitted again with all 90 rows, because the new rows change")
     assert "Z started from given." in again.notes
-    assert again.conditional.n_draws == fitted.conditional.n_draws
-    assert again.method == "sgpr-hmc"
+    assert again.conditional.n_draws == first.conditional.n_draws
+    later = first.update(X[OLD:78], Y[OLD:78], strict=False)
+    with pytest.raises(InputError, match="not the rows that the posterior has seen"):
+        ig.update(later, X[OLD:], noisy, old_rows=run)
 
 
 def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
@@ -283,20 +287,6 @@ def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
         again = ig.update(fitted, far, Y[OLD:], old_rows=(X[:OLD], Y[:OLD]), **SHORT)
     assert again.updates is None
     assert np.any(again.Z > 6.0)
-
-
-def test_a_run_directory_has_the_old_rows(tmp_path):
-    run = tmp_path / "run"
-    first = fit(X[:OLD], Y[:OLD], run_dir=run)
-    noisy = Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ig.ConvergenceWarning)
-        again = ig.update(first, X[OLD:], noisy, old_rows=run)
-    assert again.updates is None
-    assert "all 90 rows" in again.notes[-1]
-    later = first.update(X[OLD:78], Y[OLD:78])
-    with pytest.raises(InputError, match="not the rows that the posterior has seen"):
-        ig.update(later, X[OLD:], noisy, old_rows=run)
 
 
 # ---- interfaces
