@@ -338,7 +338,7 @@ def test_the_command_line_takes_new_rows(fitted, tmp_path, monkeypatch):
     assert "Updated with 14 rows" in (tmp_path / "r.html").read_text()
     refused = run("update", "m", "other.csv", "--out", "w", code=2).stderr
     assert "give the earlier ones to `integrand update` as `--old-rows`" in refused
-    said = run("update", "m", "other.csv", "--out", "w", "--old-rows", "old.csv", "--quiet").stdout
+    said = run("update", "m", "other.csv", "--out", "w", "--old-rows", "old.csv").stdout
     assert said.startswith("Fitted again with all 90 rows")
     assert ig.load_model("w").posterior.updates is None
 

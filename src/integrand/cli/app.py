@@ -253,17 +253,15 @@ def update(
     ] = None,
     sep: Sep = None,
     modules: Import = None,
-    strict: Annotated[bool, typer.Option("--strict", help="exit code 3 unless it converged")] = False,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
 ) -> None:
     """Condition a model on new rows, without the old ones, and say whether its draws can still be trusted."""
     from integrand.cli.commands import finish_update, flag_words, update_table
 
     import_modules(modules)
     words = flag_words(update)
-    posterior, saved, n_rows = update_table(model, data, target, old_rows, sep, not (quiet or as_json), words)
-    finish_update(posterior, saved, n_rows, out, strict, as_json, words)
+    posterior, saved, n_rows = update_table(model, data, target, old_rows, sep, not as_json, words)
+    finish_update(posterior, saved, n_rows, out, as_json, words)
 
 
 @command

@@ -393,11 +393,10 @@ def finish_update(
     saved: SavedModel,
     n_rows: int,
     out: Path,
-    strict: bool,
     as_json: bool,
     words: Callable[[str], str],
 ) -> None:
-    """Save the updated model and say how it went; exit 3 if that was asked for."""
+    """Save the updated model and say how it went."""
     total = saved.extra.get("n_rows")
     extra = saved.extra if total is None else saved.extra | {"n_rows": total + n_rows}
     save_model(posterior, out, target_name=saved.target_name, settings=saved.settings, extra=extra)
@@ -408,9 +407,6 @@ def finish_update(
         facts |= {"k_hat": updates.k_hat, "effective_draws": updates.effective}
     done = f"{posterior.notes[-1]}\n" if updates is None else ""
     emit(as_json, facts, f"{done}{said}\nWritten to {out}")
-    if strict and verdict is not None and not verdict.ok:
-        print("integrand: not converged (--strict)", file=sys.stderr)
-        raise typer.Exit(3)
 
 
 def _in_words(text: str, words: Callable[[str], str]) -> str:
