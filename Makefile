@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-peers bench-scale bench-truth docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-peers bench-scale bench-truth bench-update docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ bench-likelihoods: $(STAMP) ## classes beside scikit-learn's classifier, and cov
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)
+
+bench-update: $(STAMP) ## rows that come in blocks beside fits of all rows, and a stream beside Bui et al.; goes on where it was stopped
+	$(BIN)/python -m benchmarks.update $(ARGS)
 
 bench-inducing: $(STAMP) ## Z to convergence beside long ML-II and GPflow's (GPFLOW: a Python that has it); WHAT=auto: M chosen by the fit
 	$(BIN)/python -m benchmarks.inducing $(or $(WHAT),convergence) $(if $(GPFLOW),--gpflow $(GPFLOW)) $(ARGS)

@@ -48,7 +48,7 @@ from integrand.kernels import (
 )
 from integrand.likelihoods import register_likelihood
 from integrand.linalg import Jitter
-from integrand.methods.fit import fit, prior_predictive, resume
+from integrand.methods.fit import fit, prior_predictive, resume, update
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.posterior import Posterior, compare
@@ -151,6 +151,7 @@ __all__ = [
     "resume",
     "save_model",
     "standardised",
+    "update",
     "upper_bound",
 ]
 

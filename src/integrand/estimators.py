@@ -16,15 +16,16 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 
 from integrand.data.checks import refuse_series
 from integrand.data.sources import ArrayRows
-from integrand.errors import InputError
+from integrand.errors import InputError, UnreliableWeightsError
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
-from integrand.methods.fit import as_likelihood, fit, prior_predictive
+from integrand.methods.fit import as_likelihood, fit, prior_predictive, update
 from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
+from integrand.posterior.updating import joined_ranges
 from integrand.priors import DEFAULT
 from integrand.storage.model_file import (
     MAX_TRIANGLE_BYTES,
@@ -361,6 +362,40 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         self._fit(rows, y, target_name, noise_variance, **model)
         return self
 
+    def update(self, X: Any, y: Any, noise_variance: Any = None, old_rows: Any = None) -> Self:
+        """Take in new rows, at fixed inducing inputs and draws, which are weighted; see `Posterior.update`.
+
+        Parameters
+        ----------
+        X, y, noise_variance
+            The new rows alone, as for `fit`.
+        old_rows
+            All rows so far, (X, y) or (X, y, noise_variance), or the run directory of the fit. Where weights cannot be
+            trusted, or inducing inputs miss the new rows, all rows are then fitted again; see `integrand.update`.
+
+        Raises
+        ------
+        UnreliableWeightsError
+            If weights cannot be trusted and there are no old rows.
+        """
+        check_is_fitted(self)
+        rows, y = self._checked(X, y=y, y_numeric=True)
+        names = getattr(self, "feature_names_in_", None)
+        if isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
+            old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True)
+            old_rows = (old_X, old_y, *old_rows[2:])
+        source = ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance)
+        how = {"strict": self.strict, "progress": self.progress, "seed": seed_of(self.random_state)}
+        try:
+            self.posterior_ = update(self.posterior_, source, old_rows=old_rows, **how, **self._settings())
+        except UnreliableWeightsError as error:
+            raise UnreliableWeightsError(str(error).replace("`integrand.update`", "`update`")) from None
+        ranges = self.feature_ranges_
+        if ranges is not None:
+            ranges = joined_ranges(ranges, np.column_stack([rows.min(axis=0), rows.max(axis=0)]))
+        self._describe(ranges, self._target_name)
+        return self
+
     def predict(
         self,
         X: Any,
@@ -394,6 +429,33 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             results.append(predictive.sd)
         if quantiles is not None:
             results.append(predictive.quantile(levels).T)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def predict_gradient(
+        self, X: Any, return_std: bool = False, quantiles: Any = None
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Mean of ∂f/∂x over all draws at each row of X, in units of y per unit of each column; on request its spread.
+
+        Parameters
+        ----------
+        return_std
+            Add the standard deviation of the mixture.
+        quantiles
+            Probabilities; adds the quantiles of the mixture.
+
+        Returns
+        -------
+        `mean`, or a tuple as in `predict`. `mean` and `std` have shape (n_rows, n_features), `quantiles` has shape
+        (n_rows, n_features, len(quantiles)).
+        """
+        check_is_fitted(self)
+        levels = np.atleast_1d(checked_levels([] if quantiles is None else quantiles, "quantiles"))
+        gradient = self.posterior_.predict_gradient(self._checked(X))
+        results = [gradient.mean]
+        if return_std:
+            results.append(gradient.sd)
+        if quantiles is not None:
+            results.append(np.moveaxis(gradient.quantile(levels), 0, -1))
         return results[0] if len(results) == 1 else tuple(results)
 
     def prior_predictive(

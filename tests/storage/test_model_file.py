@@ -61,6 +61,9 @@ FITS = {
     },
 }
 
+# Arrays of a fit that was not updated.
+HELD = [name for name in TENSORS if name != "draws.log_weight"]
+
 
 @pytest.fixture(scope="module")
 def fitted():
@@ -217,7 +220,7 @@ def test_other_programs_can_read_it(fitted, tmp_path):
         with open(path, "rb") as stream:
             _, expected = tensor_file.read(stream)
         arrays = numpy_reader.load_file(path)
-        assert arrays.keys() == expected.keys() == TENSORS.keys()
+        assert arrays.keys() == expected.keys() == {*HELD}
         for name, array in arrays.items():
             assert same(array, expected[name])
 
@@ -503,7 +506,7 @@ def test_lists_of_arrays_that_make_no_sense(tmp_path, change, message):
     refused(tmp_path, with_index(FIRST.read_bytes(), change), message)
 
 
-@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("name", HELD)
 def test_arrays_whose_values_make_no_sense(tmp_path, name):
     content = FIRST.read_bytes()
     if name == "draws.diverging":
@@ -576,7 +579,7 @@ def mutations(content, count, rng):
         elif kind == 4:
             yield content + rng.randbytes(rng.choice((1, 8, 1000))), True
         elif kind == 5:  # an entry of the list of arrays, with a checksum that matches
-            changed, name = copy.deepcopy(index), rng.choice(list(TENSORS))
+            changed, name = copy.deepcopy(index), rng.choice(HELD)
             entry, part = changed[name], rng.choice(("dtype", "shape", "data_offsets"))
             before = copy.deepcopy(entry)
             if part == "dtype":
@@ -601,7 +604,7 @@ def mutations(content, count, rng):
             harmless = junk in (None, "nan") or type(junk) is type(old) or way[0] in ("model", "settings", "extra")
             yield with_header(content, lambda h, c=changed: c), not harmless
         else:  # numbers that are not numbers, with a checksum that matches
-            name = rng.choice([name for name in TENSORS if "F64" in TENSORS[name] and name not in MAY_BE_INFINITE])
+            name = rng.choice([name for name in HELD if "F64" in TENSORS[name] and name not in MAY_BE_INFINITE])
             begin, end = index[name]["data_offsets"]
             at, value = rng.randrange(begin, end, 8), rng.choice([np.nan, np.inf, -np.inf])
             changed = body[:at] + np.float64(value).tobytes() + body[at + 8 :]

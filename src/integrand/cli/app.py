@@ -242,6 +242,29 @@ def resume(
 
 
 @command
+def update(
+    model: Annotated[Path, typer.Argument(help="model file", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="table with the new rows alone", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", help="the model file to write, exactly this path")],
+    target: Annotated[str | None, typer.Option("--target", help="column of y; default: that of the fit")] = None,
+    old_rows: Annotated[
+        Path | None,
+        typer.Option(help="all rows so far, a table or the run directory of the fit: for a new fit if weights fail"),
+    ] = None,
+    sep: Sep = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Condition a model on new rows, without the old ones, and say whether its draws can still be trusted."""
+    from integrand.cli.commands import finish_update, flag_words, update_table
+
+    import_modules(modules)
+    words = flag_words(update)
+    posterior, saved, n_rows = update_table(model, data, target, old_rows, sep, not as_json, words)
+    finish_update(posterior, saved, n_rows, out, as_json, words)
+
+
+@command
 def predict(
     model: Annotated[Path, typer.Argument(help="model file", show_default=False)],
     data: Data,

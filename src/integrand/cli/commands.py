@@ -30,11 +30,11 @@ from integrand.data.tables import (
     read_table,
     table_blocks,
 )
-from integrand.errors import InputError, PriorWarning, counted
+from integrand.errors import InputError, PriorWarning, UnreliableWeightsError, counted
 from integrand.files import check_output
 from integrand.kernels import parse_kernel, parse_value
 from integrand.likelihoods import Gaussian
-from integrand.methods.fit import FitSpec, Settings, as_likelihood, prior_predictive, resume, run
+from integrand.methods.fit import FitSpec, Settings, as_likelihood, prior_predictive, resume, run, update
 from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.metrics import evaluate, joint_nlpd
 from integrand.model import Model
@@ -362,6 +362,56 @@ def _with_target(
     known = saved.extra.get("noise_column")
     v = None if known is None else table.columns([known])[:, 0]
     return table.columns(saved.feature_names, _dates(saved)), table.columns([name])[:, 0], v
+
+
+def update_table(
+    model: Path,
+    data: Path,
+    target: str | None,
+    old_rows: Path | None,
+    sep: str | None,
+    progress: bool,
+    words: Callable[[str], str],
+) -> tuple[Posterior, SavedModel, int]:
+    """A model with the new rows of a table, what its file held, and how many rows are new."""
+    saved = load_model(model)
+    fields = {field.name for field in dataclasses.fields(Settings)}
+    settings = {name: value for name, value in saved.settings.items() if name in fields}
+    X, y, v = _with_target(saved, data, target, sep)
+    old: Any = old_rows
+    if old_rows is not None and not old_rows.is_dir():
+        old = tuple(a for a in _with_target(saved, old_rows, target, sep) if a is not None)
+    try:
+        posterior = update(saved.posterior, X, y, noise_variance=v, old_rows=old, progress=progress, **settings)
+    except UnreliableWeightsError as error:
+        raise UnreliableWeightsError(_in_words(str(error), words)) from None
+    return posterior, saved, len(y)
+
+
+def finish_update(
+    posterior: Posterior,
+    saved: SavedModel,
+    n_rows: int,
+    out: Path,
+    as_json: bool,
+    words: Callable[[str], str],
+) -> None:
+    """Save the updated model and say how it went."""
+    total = saved.extra.get("n_rows")
+    extra = saved.extra if total is None else saved.extra | {"n_rows": total + n_rows}
+    save_model(posterior, out, target_name=saved.target_name, settings=saved.settings, extra=extra)
+    verdict, updates = posterior.verdict, posterior.updates
+    said = "Optimised." if verdict is None else _in_words(verdict.text(), words)
+    facts = fit_facts(posterior, out, words) | {"new_rows": n_rows, "fitted_again": updates is None}
+    if updates is not None:
+        facts |= {"k_hat": updates.k_hat, "effective_draws": updates.effective}
+    done = f"{posterior.notes[-1]}\n" if updates is None else ""
+    emit(as_json, facts, f"{done}{said}\nWritten to {out}")
+
+
+def _in_words(text: str, words: Callable[[str], str]) -> str:
+    """A text that names `integrand.update` and its parameters, for the command line."""
+    return words(text).replace("`integrand.update`", "`integrand update`")
 
 
 def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep: str | None) -> dict[str, float]:

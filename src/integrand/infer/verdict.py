@@ -43,6 +43,7 @@ MODEL_CODES = frozenset(
         "noise-above-y",
         "outliers",
         "overdispersed",
+        "rows-uncovered",
         "skewed",
         "sparse-posterior",
     }

@@ -1,4 +1,4 @@
-"""`fit`, which runs a method on rows of any source, and `resume`, which goes on from a run directory."""
+"""`fit` runs a method on rows of any source, `resume` goes on from a run directory, `update` adds rows."""
 
 import dataclasses
 import warnings
@@ -15,13 +15,19 @@ from integrand.data.parquet import open_source
 from integrand.data.processes import Processes, SharedWork, SingleProcess
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import ArrayRows, MappedRows, Overview, RowSource, as_rows
-from integrand.errors import ConvergenceWarning, InputError, PriorWarning, RunDirectoryError, callers_level
+from integrand.errors import (
+    ConvergenceWarning,
+    InputError,
+    PriorWarning,
+    RunDirectoryError,
+    callers_level,
+)
 from integrand.infer.verdict import Finding
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
 from integrand.methods.examine import examined
-from integrand.methods.problem import FitContext, Problem, Settings
+from integrand.methods.problem import AUTO, FitContext, Problem, Settings
 from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.model import Model, describe_model, restore_model
 from integrand.posterior.posterior import Posterior
@@ -180,6 +186,106 @@ def resume(
         spec = FitSpec.load(store, rows, processes, changes)
         posterior = run(spec, store, progress)
     return enforce_verdict(posterior, strict)
+
+
+def update(
+    posterior: Posterior,
+    X: Any,
+    y: Any = None,
+    *,
+    noise_variance: Any = None,
+    old_rows: Any = None,
+    strict: bool = False,
+    progress: bool | Progress = False,
+    **settings: Any,
+) -> Posterior:
+    """The posterior with new rows: by weights where these can be trusted, else by a new fit of all rows.
+
+    Parameters
+    ----------
+    posterior
+        Of `fit`, or of an earlier update.
+    X, y, noise_variance
+        The new rows alone; see `Posterior.update`.
+    old_rows
+        All rows that the posterior has seen: a tuple (X, y) or (X, y, noise_variance), a row source, or the run
+        directory of the fit. Used only if weights cannot be trusted, or if the inducing points miss the new rows.
+    strict, progress
+        As in `fit`, for the new fit.
+    settings
+        Of the new fit, as in `fit`; by default those of the run directory. It starts from the inducing points that
+        are there, unless they miss the new rows.
+
+    Raises
+    ------
+    UnreliableWeightsError
+        If weights cannot be trusted and there are no old rows. Other rows than the posterior has seen are refused.
+    """
+    rows = as_rows(X, y, noise_variance)
+    updated = posterior.update(rows, strict=old_rows is None)
+    updates = updated.updates
+    if old_rows is None or updates is None or not (updates.problem or updates.uncovered):
+        return updated
+    reason = updates.problem or "the inducing points missed new rows"
+    Z = None if updates.uncovered else posterior.Z
+    old, earlier = _old_rows(old_rows, posterior.model.columns)
+    posterior.refuse_other_rows(old)
+    fitted = _fitted_again(posterior, _joined(old, rows), Z, {**earlier, **settings}, progress)
+    note = f"Fitted again with all {old.n_rows + rows.n_rows} rows, because {reason}."
+    return enforce_verdict(dataclasses.replace(fitted, notes=(*fitted.notes, note)), strict)
+
+
+def _fitted_again(
+    posterior: Posterior, rows: RowSource, Z: Any, settings: dict[str, Any], progress: bool | Progress
+) -> Posterior:
+    """A fit of these rows with the model and method of a posterior, from Z if it is given and has the size wanted."""
+    conditional, method = posterior.conditional, METHODS[posterior.method]
+    kept: dict[str, Any] = {"jitter": posterior.jitter}
+    if method.sparse:
+        kept["n_inducing"] = conditional.inputs.shape[-2]
+    if conditional.n_draws > 1:
+        kept["predictive_draws"] = conditional.n_draws
+    chosen = Settings.of(kept | settings)
+    start = Z is not None and method.sparse and not conditional.inputs_vary and chosen.n_inducing in (len(Z), AUTO)
+    model = posterior.model.given or posterior.model
+    spec = FitSpec.of(posterior.method, model, rows, chosen, Z if start else None)
+    with RunStore.create(None, spec) as store:
+        return run(spec, store, progress)
+
+
+def _joined(old: RowSource, new: RowSource) -> ArrayRows:
+    """Both as arrays; where one knows the noise of its rows, that of the others is unknown and adds nothing."""
+    D, tables = old.n_columns, [rows.read(0, rows.n_rows) for rows in (old, new)]
+    X, y = (np.concatenate([table[:, columns] for table in tables]) for columns in (slice(0, D), D))
+    v = None
+    if old.noise_column is not None or new.noise_column is not None:
+        v = np.concatenate([t[:, D + 1] if t.shape[1] > D + 1 else np.zeros(len(t)) for t in tables])
+    return ArrayRows(X, y, old.columns, noise_variance=v)
+
+
+def _old_rows(old_rows: Any, columns: tuple[str, ...]) -> tuple[RowSource, dict[str, Any]]:
+    """The rows that a posterior has seen, and the settings of its run directory if that is where they are."""
+    settings: dict[str, Any] = {}
+    if isinstance(old_rows, str | Path):
+        with RunStore.open(old_rows) as store:
+            spec = FitSpec.load(store, None, SingleProcess(), {})
+        rows, settings = (
+            spec.rows,
+            {field.name: getattr(spec.settings, field.name) for field in dataclasses.fields(Settings)},
+        )
+    elif isinstance(old_rows, RowSource):
+        rows = old_rows
+    elif isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
+        rows = as_rows(*old_rows)
+    else:
+        raise InputError(
+            "old_rows are (X, y) or (X, y, noise_variance), rows such as open_rows(path, target), or a run directory"
+        )
+    if rows.n_columns != len(columns):
+        raise InputError(f"old_rows have {rows.n_columns} columns, but the model was fitted to {len(columns)}")
+    if rows.processes.size > 1 or 8 * rows.n_rows * len(rows.names) > rows.memory:
+        raise InputError("old_rows must fit in memory: fit a table of all rows, old and new, with Z=posterior.Z")
+    return rows.but(columns), settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,7 +173,7 @@ def marginals(
     padded = np.zeros((max(64, 1 << (n_rows - 1).bit_length()), X.shape[1]))
     padded[:n_rows] = X
     M = conditional.weights.shape[1]
-    mean, variance, noise = _run(_marginals, M**2 * (M + 2.0 * len(padded)), model, jitter, conditional, padded)
+    mean, variance, noise = of_each_draw(_marginals, M**2 * (M + 2.0 * len(padded)), model, jitter, conditional, padded)
     return mean[:, :n_rows], variance[:, :n_rows], noise
 
 
@@ -183,11 +183,11 @@ def joints(
 ) -> tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T T"], Float[np.ndarray, " J"]]:
     """Mean and full covariance of f at all rows under each draw, and each draw's noise variance."""
     M, T = conditional.weights.shape[1], len(X)
-    mean, covariance, noise = _run(_joints, M**3 + M**2 * T + M * T**2, model, jitter, conditional, X)
+    mean, covariance, noise = of_each_draw(_joints, M**3 + M**2 * T + M * T**2, model, jitter, conditional, X)
     return mean, covariance, noise
 
 
-def _run(
+def of_each_draw(
     function, work: float, model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """The results of all draws, `work` multiplications for each; much work is shared between the cores.
@@ -219,7 +219,7 @@ def _marginals(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Condit
         unexplained = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
         return mean, unexplained + jnp.sum(C**2, axis=0), gp.noise**2
 
-    return _over_draws(one, inputs, draws)
+    return over_draws(one, inputs, draws)
 
 
 def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Conditional]):
@@ -229,10 +229,10 @@ def _joints(inputs, draws, X, model: Model, jitter: Jitter, kind: type[Condition
         mean, A, C = kind.project(gp, own_inputs, weights, factor, X, jitter)
         return mean, gp.kernel.gram(X) - A.T @ A + C.T @ C, gp.noise**2
 
-    return _over_draws(one, inputs, draws)
+    return over_draws(one, inputs, draws)
 
 
-def _over_draws(one, inputs: Array, draws: tuple[Array, Array, Array]):
+def over_draws(one, inputs: Array, draws: tuple[Array, Array, Array]):
     """`one` draw at a time, so that memory does not grow with their number."""
     phis, weights, factors = draws
     if inputs.ndim == 3:

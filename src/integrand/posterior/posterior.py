@@ -1,5 +1,6 @@
 """The result of a fit: draws of the hyperparameters with everything needed to judge them and to predict."""
 
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,15 @@ from jaxtyping import Float
 from integrand.data.checks import checked_matrix, checked_variances
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
-from integrand.errors import ExtrapolationWarning, InputError, callers_level, counted
+from integrand.data.sources import RowSource, as_rows
+from integrand.errors import ExtrapolationWarning, InputError, UnreliableWeightsError, callers_level, counted
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, Parameter, check_gaussian
 from integrand.posterior.conditional import FACTOR_BYTES, Conditional, exact_conditional
 from integrand.posterior.extrapolation import beyond, outside_text, reach
+from integrand.posterior.gradient import PredictiveGradient, predictive_gradient
 from integrand.posterior.inference_data import (
     MOST_ROWS,
     draws_that_predict,
@@ -37,6 +40,15 @@ from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
 from integrand.posterior.reweighting import resampled_chains, reweigh, reweighted_verdict
+from integrand.posterior.updating import (
+    NOTE,
+    REFIT,
+    Updates,
+    check_updatable,
+    joined_ranges,
+    refuse_other_rows,
+    with_rows,
+)
 from integrand.precision import in_float64
 from integrand.units import parameter_factor, unit_offset, values
 
@@ -77,6 +89,7 @@ class Posterior:
     notes: tuple[str, ...] = ()  # what the method decided or ran into, in sentences
     evidence: tuple[float, float] | None = None  # log evidence and its standard error, where the sampler gives one
     ranges: Float[np.ndarray, "D 2"] | None = None  # smallest and largest value of each column, in the units of X
+    updates: Updates | None = None  # after `update`: all draws of the fit with the new rows, and their weights
 
     def __post_init__(self):
         object.__setattr__(self, "model", self.model.restored_for(self.scaler))
@@ -204,6 +217,18 @@ class Posterior:
             noise_variance,
         )
 
+    def predict_gradient(self, X: Any) -> PredictiveGradient:
+        """The gradient of f at the rows of X: the mixture over draws of each ∂f/∂x_d, in units of y per unit of x_d.
+
+        For kernels whose functions are differentiable: all but Matern12. With another likelihood than the Gaussian f is
+        the latent function, such as the log of a rate.
+        """
+        X = checked_matrix(X, "X")
+        if X.shape[1] != self.model.n_columns:
+            raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
+        self._warn_outside(X)
+        return predictive_gradient(self.model, self.jitter, self.scaler, self.conditional, self.scaler.transform_X(X))
+
     def prior_predictive(
         self, X: Any, n_draws: int = 100, *, include_noise: bool = True, seed: int = 0
     ) -> Float[np.ndarray, "n T"]:
@@ -306,7 +331,58 @@ class Posterior:
             verdict=self.verdict and reweighted_verdict(self.verdict, result),
             notes=(*self.notes, note),
             evidence=None,
+            updates=None,
         )
+
+    def update(self, X: Any, y: Any = None, noise_variance: Any = None, *, strict: bool = True) -> "Posterior":
+        """The posterior with new rows, at fixed inducing inputs and draws, without the old rows.
+
+        Each draw takes the rows in exactly and gets the weight exp(L_new - L_old). The result has draws by these
+        weights, and is updated like any other: weights of all updates since the fit multiply. Its `updates` and its
+        verdict say k-hat. Data stay standardised as in the fit.
+
+        Parameters
+        ----------
+        X, y, noise_variance
+            The new rows alone, as for `fit`: arrays, a data frame, or rows of a file such as `open_rows(path, target)`.
+        strict
+            False: where weights cannot be trusted, give the result all the same, with a bad verdict.
+
+        Raises
+        ------
+        UnreliableWeightsError
+            If k-hat is above 0.7, or few draws have all the weight: the rows change θ too much.
+            `integrand.update(posterior, X, y, old_rows=...)` then fits all rows again.
+        """
+        rows, began = as_rows(X, y, noise_variance), time.monotonic()
+        if rows.noise_column is not None:
+            check_gaussian(self.model.likelihood)
+        check_updatable(self.model, self.conditional, rows)
+        earlier = self.updates
+        before = earlier
+        if before is None:
+            chains = draws_that_predict(self.conditional.phis, self.chains)
+            before = Updates(chains, self.conditional, np.zeros(self.conditional.n_draws))
+        updates, ranges = with_rows(self.model, self.jitter, self.scaler, before, rows)
+        if strict and updates.problem:
+            raise UnreliableWeightsError(f"{updates.problem}. {REFIT}")
+        chains, conditional = updates.drawn()
+        seconds = self.seconds.get("update", 0.0) + time.monotonic() - began
+        return replace(
+            self,
+            chains=chains,
+            conditional=conditional,
+            verdict=self.verdict and updates.verdict(self.verdict, earlier),
+            seconds={**self.seconds, "update": seconds},
+            notes=(*(note for note in self.notes if not note.startswith(NOTE)), updates.note),
+            evidence=None,
+            ranges=None if self.ranges is None else joined_ranges(self.ranges, ranges),
+            updates=updates,
+        )
+
+    def refuse_other_rows(self, rows: RowSource) -> None:
+        """An InputError unless the posterior has seen just these rows, which it does not keep."""
+        refuse_other_rows(self.model, self.jitter, self.scaler, self.conditional, rows)
 
     def to_arviz(
         self,

@@ -19,7 +19,7 @@ from integrand.data.dataset import Dataset
 from integrand.errors import InputError, UnreliableWeightsError
 from integrand.infer.base import Chains, Finding
 from integrand.infer.convergence import Convergence
-from integrand.infer.importance import K_HAT_LIMIT, pareto_smoothed
+from integrand.infer.importance import K_HAT_LIMIT, Smoothed, pareto_smoothed
 from integrand.infer.verdict import Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model
@@ -57,19 +57,32 @@ def reweigh(
     Z_of_draws = inputs if conditional.inputs_vary else [inputs] * conditional.n_draws
     draws = zip(conditional.phis, Z_of_draws, strict=True)
     slack = np.array([float(_slack(phi, Z, data, model=model, jitter=jitter)) for phi, Z in draws])
-    log_weights, k_hat = pareto_smoothed(slack)
-    if np.ptp(slack) < _ALIKE:
-        k_hat = 0.0
+    log_weights, k_hat = smoothed_weights(slack)
     if k_hat > K_HAT_LIMIT:
         raise UnreliableWeightsError(
             f"the sparse posterior is too far from the exact one to be re-weighted: k-hat is {k_hat:.2f}, above "
             f"{K_HAT_LIMIT}. Fit with more inducing points than {inputs.shape[-2]}, or use the method gpr-hmc"
         )
-    weights = np.exp(log_weights)
-    n = len(weights)
-    # Systematic: each draw is kept n w times, rounded up or down. Neighbours in a chain are then spread again.
-    index = np.searchsorted(np.cumsum(weights), (np.arange(n) + rng.random()) / n).clip(0, n - 1)
-    return Reweighted(rng.permutation(index), slack, float(k_hat), float(1.0 / (n * np.sum(weights**2))))
+    index = resampled_index(log_weights, rng)
+    return Reweighted(index, slack, float(k_hat), efficiency_of(log_weights))
+
+
+def smoothed_weights(log_weights: Float[np.ndarray, " J"]) -> Smoothed:
+    """`pareto_smoothed`, with a k̂ of 0 where all weights are nearly the same."""
+    smoothed = pareto_smoothed(log_weights)
+    return smoothed._replace(k_hat=np.zeros(())) if np.ptp(log_weights) < _ALIKE else smoothed
+
+
+def efficiency_of(log_weights: Float[np.ndarray, " J"]) -> float:
+    """Effective sample size of normalised weights, divided by J: 1 / (J Σ w²)."""
+    return float(1.0 / (len(log_weights) * np.sum(np.exp(2.0 * log_weights))))
+
+
+def resampled_index(log_weights: Float[np.ndarray, " J"], rng: np.random.Generator) -> Int[np.ndarray, " J"]:
+    """Which draws to keep: systematic, so that each is kept J w times, rounded up or down."""
+    n = len(log_weights)
+    index = np.searchsorted(np.cumsum(np.exp(log_weights)), (np.arange(n) + rng.random()) / n).clip(0, n - 1)
+    return rng.permutation(index)  # neighbours in a chain are spread again
 
 
 @partial(jax.jit, static_argnames=("model", "jitter"))
@@ -81,16 +94,20 @@ def _slack(phi, Z, data: Dataset, model: Model, jitter: Jitter):
 
 
 def resampled_chains(chains: Chains, result: Reweighted) -> Chains:
-    """The draws kept, in as many chains as before where that comes out even, with their exact log density."""
-    n_chains = len(chains.x) if len(result.index) % len(chains.x) == 0 else 1
+    """The draws kept, with their exact log density."""
     flat = chains._replace(log_density=chains.log_density + result.slack.reshape(chains.log_density.shape))
-    return Chains(*(a.reshape(-1, *a.shape[2:])[result.index].reshape(n_chains, -1, *a.shape[2:]) for a in flat))
+    return picked(flat, result.index)
+
+
+def picked(chains: Chains, index: Int[np.ndarray, " J"]) -> Chains:
+    """These draws, counted over all chains, in as many chains as before where that comes out even."""
+    n_chains = len(chains.x) if len(index) % len(chains.x) == 0 else 1
+    return Chains(*(a.reshape(-1, *a.shape[2:])[index].reshape(n_chains, -1, *a.shape[2:]) for a in chains))
 
 
 def reweighted_verdict(verdict: Verdict, result: Reweighted) -> Verdict:
     """The verdict on the sparse draws, with the sample sizes that the weights leave."""
-    numbers, n = verdict.convergence, len(result.index)
-    left = [np.minimum(ess, n) * result.efficiency for ess in (numbers.ess_bulk, numbers.ess_tail)]
+    n = len(result.index)
     sentence = (
         f"Draws were re-weighted to the exact posterior: k-hat is {result.k_hat:.2f} (trusted up to {K_HAT_LIMIT}), "
         f"and {n} draws are worth {result.efficiency:.0%} of their number."
@@ -98,4 +115,11 @@ def reweighted_verdict(verdict: Verdict, result: Reweighted) -> Verdict:
     # What the inducing points cost θ is made good.
     before = [finding for finding in verdict.findings if finding.code not in _OF_SPARSE_DRAWS]
     findings = (*before, Finding("re-weighted", False, sentence, ""))
-    return replace(verdict, findings=findings, convergence=Convergence(numbers.r_hat, *left), sparseness=None)
+    left = with_weights(verdict.convergence, n, result.efficiency)
+    return replace(verdict, findings=findings, convergence=left, sparseness=None)
+
+
+def with_weights(numbers: Convergence, n: int, efficiency: float) -> Convergence:
+    """The sample sizes that weights leave of n draws."""
+    left = (np.minimum(ess, n) * efficiency for ess in (numbers.ess_bulk, numbers.ess_tail))
+    return Convergence(numbers.r_hat, *left)

@@ -25,9 +25,11 @@ from integrand.infer.convergence import Convergence
 from integrand.infer.verdict import Finding, Sparseness, Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, describe_model, restore_model, same_model
-from integrand.posterior.conditional import ExactConditional, SparseConditional, VariationalConditional
+from integrand.posterior.conditional import Conditional, ExactConditional, SparseConditional, VariationalConditional
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.posterior import BoundPoint, Posterior
+from integrand.posterior.reweighting import picked
+from integrand.posterior.updating import Updates
 from integrand.storage import tensor_file
 from integrand.storage.model_format import (
     FORMAT,
@@ -38,6 +40,7 @@ from integrand.storage.model_format import (
     misfit,
     number,
     packed,
+    thinned,
     unpacked,
     upgraded,
 )
@@ -126,7 +129,7 @@ def model_bytes(
     max_bytes: int | None = None,
 ) -> bytes:
     """The content of a model file; see `save_model`. By default all draws stay."""
-    conditional = posterior.conditional
+    conditional = _all_draws(posterior)[1]
     J, M = conditional.weights.shape
     triangle = 4 * M * (M + 1) if conditional.factors.size else 8 * M
     kept = J if max_bytes is None else min(J, max(1, max_bytes // triangle))
@@ -142,7 +145,7 @@ def model_bytes(
         text = json.dumps(header, allow_nan=False, default=_arrays_as_lists)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"a model file takes what JSON can hold, and finite numbers only: {error}") from error
-    content = tensor_file.to_bytes(text, _arrays(posterior, np.linspace(0, J - 1, kept).astype(int)))
+    content = tensor_file.to_bytes(text, _arrays(posterior, thinned(J, kept)))
     try:
         _checked(*tensor_file.read(io.BytesIO(content)))  # nothing is written that could not be loaded
     except InputError as error:
@@ -208,11 +211,18 @@ def _phases(posterior: Posterior) -> list[str]:
     return list(dict.fromkeys(point.phase for point in posterior.history))
 
 
+def _all_draws(posterior: Posterior) -> tuple[Chains, Conditional]:
+    """The draws that a file keeps: after updates all of them, and their weights, not those drawn by weight."""
+    updates = posterior.updates
+    return (posterior.chains, posterior.conditional) if updates is None else (updates.chains, updates.conditional)
+
+
 def _arrays(posterior: Posterior, index: np.ndarray) -> dict[str, np.ndarray]:
     """All tensors, in the order of the file, with these of the draws that predict."""
-    conditional = posterior.conditional.subset(index)
+    chains, conditional = _all_draws(posterior)
+    conditional = conditional.subset(index)
     scaler, history, phases = posterior.scaler, posterior.history, _phases(posterior)
-    values = dict(zip(_DRAWS, posterior.chains, strict=True)) | {
+    values = dict(zip(_DRAWS, chains, strict=True)) | {
         "optimum": posterior.optimum,
         "scaler.x_mean": scaler.x_mean,
         "scaler.x_sd": scaler.x_sd,
@@ -226,6 +236,8 @@ def _arrays(posterior: Posterior, index: np.ndarray) -> dict[str, np.ndarray]:
     }
     if posterior.Z_path is not None:
         values["Z_path"] = posterior.Z_path
+    if posterior.updates is not None:
+        values["draws.log_weight"] = posterior.updates.log_weights.reshape(chains.log_density.shape)
     return {
         name: np.asarray(values[name], tensor_file.DTYPES[layout.split()[0]])
         for name, layout in TENSORS.items()
@@ -235,7 +247,7 @@ def _arrays(posterior: Posterior, index: np.ndarray) -> dict[str, np.ndarray]:
 
 def _header(posterior: Posterior) -> dict[str, Any]:
     """What the posterior itself says, as JSON."""
-    model, verdict, evidence = posterior.model, posterior.verdict, posterior.evidence
+    model, verdict, evidence, updates = posterior.model, posterior.verdict, posterior.evidence, posterior.updates
     units = [p.unit for p in model.parameters for _ in range(p.size)]
     return {
         "format": FORMAT,
@@ -250,6 +262,7 @@ def _header(posterior: Posterior) -> dict[str, Any]:
         "evidence": evidence and {"log": number(evidence[0]), "error": number(evidence[1])},
         "phases": _phases(posterior),
         "verdict": None if verdict is None else _describe_verdict(verdict),
+        "updates": updates and {"rows": updates.n_rows, "updates": updates.n_updates, "open": updates.n_open},
     }
 
 
@@ -294,6 +307,10 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         weights=copies["conditional.weights"],
         factors=unpacked(arrays["conditional.triangles"]),
     )
+    chains, updates = Chains(*(copies[name] for name in _DRAWS)), None
+    if header["updates"] is not None:
+        updates = _restore_updates(header, chains, conditional, copies["draws.log_weight"].ravel())
+        chains, conditional = updates.drawn()
     evidence = header["evidence"]
     phases, index, bounds = header["phases"], copies["history.index"].tolist(), copies["history.bound"].tolist()
     history = tuple(BoundPoint(phases[p], step, *bound) for (p, step), bound in zip(index, bounds, strict=True))
@@ -303,7 +320,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         model=model,
         scaler=Standardiser(copies["scaler.x_mean"], copies["scaler.x_sd"], *copies["scaler.y"].tolist()),
         jitter=Jitter(**{name: float(value) for name, value in header["jitter"].items()}),
-        chains=Chains(*(copies[name] for name in _DRAWS)),
+        chains=chains,
         conditional=conditional,
         verdict=None if header["verdict"] is None else _restore_verdict(header["verdict"]),
         optimum=copies["optimum"],
@@ -314,6 +331,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         notes=tuple(header["notes"]),
         evidence=None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
         ranges=ranges,
+        updates=updates,
     )
     settings = {name: float(v) if v in NOT_FINITE else v for name, v in header["settings"].items()}
     return SavedModel(
@@ -325,6 +343,17 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         settings=settings,
         extra=header["extra"],
     )
+
+
+def _restore_updates(
+    header: dict[str, Any], chains: Chains, conditional: Conditional, log_weights: Float[np.ndarray, " J"]
+) -> Updates:
+    """Updates of the draws that the file keeps for predicting."""
+    kept, of, said = header["conditional"]["kept"], header["conditional"]["of"], header["updates"]
+    if kept < of:
+        index = thinned(of, kept)
+        chains, log_weights = picked(chains, index), log_weights[index]
+    return Updates(chains, conditional, log_weights, said["rows"], said["updates"], said["open"])
 
 
 def _restore_verdict(described: dict[str, Any]) -> Verdict:

@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from integrand.storage.tensor_file import DTYPES
 
@@ -40,14 +40,15 @@ TENSORS = {
     "Z_path": "F64 R M D",
     "history.index": "I64 H 2",  # phase, as a position in the header's list of phases; step
     "history.bound": "F64 H 3",  # seconds, bound, error
+    "draws.log_weight": "F64 C n",  # after `update`: the draws are all those that predicted after the fit
     "draws.diverging": "BOOL C n",  # last, because single bytes would misalign what follows
 }
 
 
-OPTIONAL = {"Z_path"}
+OPTIONAL = {"Z_path", "draws.log_weight"}
 
 
-MAY_BE_INFINITE = {"draws.energy", "draws.acceptance", "draws.step_size", "history.bound"}
+MAY_BE_INFINITE = {"draws.energy", "draws.acceptance", "draws.step_size", "draws.log_weight", "history.bound"}
 
 
 # Numbers of nats over draws of θ; see `infer.verdict.Sparseness`.
@@ -87,6 +88,7 @@ HEADER: dict[Any, Any] = {
         },
     ),
     "extra": dict,
+    "updates": (NoneType, {name: int for name in ("rows", "updates", "open")}),  # see `posterior.updating.Updates`
 }
 
 
@@ -97,6 +99,8 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
     verdict = header.get("verdict")
     if isinstance(verdict, dict) and "sparseness" not in verdict:
         header = header | {"verdict": verdict | {"sparseness": None}}
+    if "format" in header and "updates" not in header:
+        header = header | {"updates": None}
     return header
 
 
@@ -156,6 +160,14 @@ def _misfit_of_header(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray
         return "the header does not describe the draws to predict with"
     if arrays["conditional.triangles"].size == 0 and conditional["kind"] != "variational":
         return "conditional.triangles are empty"
+    if weights := header["updates"] is not None:
+        log_weights = arrays.get("draws.log_weight", np.full((1, 1), np.nan))
+        if log_weights.size != conditional["of"] or np.any(np.isnan(log_weights) | (log_weights == np.inf)):
+            return "draws.log_weight does not have the weight of each draw"
+        if not np.any(np.isfinite(log_weights.ravel()[thinned(conditional["of"], n_draws)])):
+            return "all weights of draws are zero"
+    if weights != ("draws.log_weight" in arrays):
+        return "the header does not say of which updates the weights of draws are"
     if header["evidence"] is not None and not float(header["evidence"]["error"]) >= 0.0:
         return "the evidence has no standard error"
     if not all(0.0 <= float(value) < math.inf for value in header["jitter"].values()):
@@ -172,6 +184,11 @@ def _misfit_of_header(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray
         if lengths != {n_theta} or len(verdict["e_bfmi"]) != len(arrays["draws.phi"]):
             return "the verdict is about other hyperparameters or chains"
     return ""
+
+
+def thinned(of: int, kept: int) -> Int[np.ndarray, " kept"]:
+    """Positions of the draws that a file keeps for predicting: `linspace(0, of - 1, kept)`, rounded down."""
+    return np.linspace(0, of - 1, kept).astype(int)
 
 
 def packed(factors: Float[np.ndarray, "J M M"]) -> Float[np.ndarray, "J T"]:
