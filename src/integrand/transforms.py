@@ -4,10 +4,10 @@ A transform is a fixed change of y, its logarithm or none, then standardising, t
 
     t = (log y - mean) / sd   or   t = (y - mean) / sd,      z = g(t),      g(0) = 0,  g'(0) = 1
 
-The parameters of g are sampled with θ: log p(y | θ) = L(θ, Z; g(t)) + Σ log g'(tₙ). Every g is fixed at the middle of the
-data. So z is near zero with a spread near one whatever the parameters are, priors have no unit, and the scale of the
-kernel and the noise keep the meaning that they have there. Every g maps all numbers onto all numbers, so a density of z is
-one of y, without mass that is lost.
+The parameters of g are sampled with θ: log p(y | θ) = L(θ, Z; g(t)) + Σ log g'(tₙ). Every g is fixed at the middle of
+the data. So z is near zero with a spread near one whatever the parameters are, priors have no unit, and the scale of the
+kernel and the noise keep the meaning that they have there. Every g maps all numbers onto all numbers, so a density of z
+is one of y, without mass that is lost.
 
 The formulas take NumPy arrays as well as those of JAX.
 """
@@ -82,10 +82,10 @@ class Log(Transform):
 
     name = "log"
     of_log = True
-    defaults = {}
+    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {}
 
     def __call__(self, t: Any) -> Any:
-        """T itself."""
+        """It is t itself."""
         return t
 
     def log_slope(self, t: Any) -> Any:
@@ -93,16 +93,16 @@ class Log(Transform):
         return 0.0 * t
 
     def inverse(self, z: Any) -> Any:
-        """Z itself."""
+        """It is z itself."""
         return z
 
 
 class BoxCox(Transform):
     """z = (exp(λt) - 1)/λ with t the standardised logarithm of y, which has to be positive.
 
-    With m the geometric mean of y that is ((y/m)^p - 1)/p in units of the standard deviation of log y, where λ is p times
-    that. A power p of 1 leaves y as it is, 0.5 is the square root, 0 the logarithm. Where λt < -5 it goes on
-    as a logarithm.
+    With m the geometric mean of y that is ((y/m)^p - 1)/p in units of the standard deviation of log y, and λ is p times
+    that. A power p of 1 leaves y as it is, 0.5 is the square root, 0 the logarithm. Where λt < -5 it goes on as a
+    logarithm.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class BoxCox(Transform):
 
     name = "box-cox"
     of_log = True
-    defaults = {"power": ("1/y", Normal(0.0, 1.0))}
+    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {"power": ("1/y", Normal(0.0, 1.0))}
 
     def __call__(self, t: Any) -> Any:
         """((exp(max(λt, -5)) - 1)/λ, and below a line."""
@@ -152,7 +152,10 @@ class SinhArcsinh(Transform):
 
     name = "sinh-arcsinh"
     of_log = False
-    defaults = {"skewness": ("1", Normal(0.0, 1.0)), "tails": ("1", LogNormal(0.0, 0.5))}
+    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {
+        "skewness": ("1", Normal(0.0, 1.0)),
+        "tails": ("1", LogNormal(0.0, 0.5)),
+    }
 
     def __call__(self, t: Any) -> Any:
         """As a product, which loses no digits near zero."""

@@ -1,7 +1,7 @@
 """Predictive distributions of a transformed target, in the units of y: z = g(y) is Gaussian under each draw.
 
-Each draw has parameters of g of its own. So the mixture over draws has F(y) = 1/J Σ_j Φ((g_j(y) - μ_j)/s_j), and a density
-with the slope of g_j. Moments and scores are integrals, by rules whose error is that of rounding for smooth g.
+Each draw has parameters of g of its own. So the mixture over draws has F(y) = 1/J Σ_j Φ((g_j(y) - μ_j)/s_j), and a
+density with the slope of g_j. Moments and scores are integrals, by rules whose error is that of rounding for smooth g.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from integrand.posterior.mixture import (
     GaussianMixture,
     RowMixture,
     checked_levels,
-    finite_array,
     log_normal,
     standardised,
 )
@@ -39,7 +38,7 @@ WEIGHTS = np.exp(-0.5 * NODES**2) / np.sum(np.exp(-0.5 * NODES**2))
 PANEL_WIDTH, MAX_PANELS = 1.0, 400
 # A standardised target is not followed further than this.
 _LARGEST = 1e300
-# Nor further than so many standard deviations of the draw that stands for all.
+# Nor further than this many standard deviations of the draw that stands for all.
 _FURTHEST = 1e3
 _LEGENDRE = np.polynomial.legendre.leggauss(10)
 
@@ -162,9 +161,9 @@ class TransformedMixture(RowMixture):
         """Means and standard deviations of z, (J, rows)."""
         return self.means[:, rows], np.sqrt(self.variances[:, rows])
 
-    def _scaled(self, y: Array) -> tuple[Array, Array]:
+    def _scaled(self, y: Array) -> tuple[Array, np.ndarray]:
         """The t of each y, and which y have one; those that have none are given a zero."""
-        inside = y > 0.0 if self.transform.of_log else np.ones(np.shape(y), bool)
+        inside = np.asarray(y > 0.0) if self.transform.of_log else np.ones(np.shape(y), bool)
         return self.scaler.transform_y(self.transform.base(np.where(inside, y, 1.0))), inside
 
     def _original(self, z: Array) -> Array:
@@ -209,7 +208,7 @@ class TransformedMixture(RowMixture):
         return self.transform.original(self.scaler.inverse_y(np.sinh(x)))
 
 
-def log_units(transform: Transform, scaler: Standardiser, t: Array) -> Array:
+def log_units(transform: Transform, scaler: Standardiser, t: Array) -> Array | float:
     """log dy/dt: what a log density of the standardised target loses in the units of y."""
     of_log = scaler.inverse_y(t) if transform.of_log else 0.0
     return math.log(scaler.y_sd) + of_log
