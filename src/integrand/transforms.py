@@ -5,8 +5,8 @@ A transform is a fixed change of y, its logarithm or none, then standardising, t
     t = (log y - mean) / sd   or   t = (y - mean) / sd,      z = g(t),      g(0) = 0,  g'(0) = 1
 
 The parameters of g are sampled with θ: log p(y | θ) = L(θ, Z; g(t)) + Σ log g'(tₙ). Every g is fixed at the middle of
-the data. So z is near zero with a spread near one whatever the parameters are, priors have no unit, and the scale of the
-kernel and the noise keep the meaning that they have there. Every g maps all numbers onto all numbers, so a density of z
+the data. So z is near zero with a spread near one whatever the parameters are, priors have no unit, and the scale of
+the kernel and the noise keep their meaning there. Every g maps all numbers onto all numbers, so a density of z
 is one of y, without mass that is lost.
 
 The formulas take NumPy arrays as well as those of JAX.

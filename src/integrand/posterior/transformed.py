@@ -145,7 +145,7 @@ class TransformedMixture(RowMixture):
         y, out = self._checked(y)
         grid, result = np.atleast_2d(y), np.atleast_2d(out)
         for t in range(y.shape[-1]):
-            row = _Row(self, t)
+            row = _Row(self, t) if np.any(self.variances[:, t] > 0.0) else _Atoms(self._original(self.means)[:, t])
             result[:, t] = [row.crps(float(value)) for value in grid[:, t]]
         return out
 
@@ -212,6 +212,18 @@ def log_units(transform: Transform, scaler: Standardiser, t: Array) -> Array | f
     """log dy/dt: what a log density of the standardised target loses in the units of y."""
     of_log = scaler.inverse_y(t) if transform.of_log else 0.0
     return math.log(scaler.y_sd) + of_log
+
+
+class _Atoms:
+    """One row of a mixture of point masses."""
+
+    def __init__(self, values: Array):
+        self.values = values
+        self.spread = 0.5 * float(np.mean(np.abs(values[:, None] - values[None, :])))
+
+    def crps(self, y: float) -> float:
+        """E|Y - y| - ½ E|Y - Y'|."""
+        return float(np.mean(np.abs(self.values - y))) - self.spread
 
 
 class _Row:
