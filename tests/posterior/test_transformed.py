@@ -49,7 +49,7 @@ def integral(m, value, low, high):
     if not m.transform.of_log:
         inner = [p for p in middle if low < p < high]
         return quad(value, low, high, points=inner, limit=400, epsabs=1e-10)[0]
-    low, high, inner = np.log(low), np.log(high), np.log(middle)
+    low, high, inner = np.log(max(low, 1e-200)), np.log(high), np.log(middle)
     inner = [p for p in inner if low < p < high]
     return quad(lambda u: value(np.exp(u)) * np.exp(u), low, high, points=inner, limit=400, epsabs=1e-10)[0]
 
