@@ -23,7 +23,7 @@ import numpy as np
 
 from integrand.errors import InputError
 from integrand.kernels.base import Change, FieldInfo, number_or_prior
-from integrand.priors import LogNormal, Normal, Prior, describe_value, restore_value
+from integrand.priors import LogNormal, Normal, Rule, describe_value, restore_value
 
 # Beyond |λ t| = 5, which is y below 0.7 % of its middle for λ = 1, a Box-Cox transform goes on as a logarithm. Without
 # this some values of z would have no y: z > -1/λ. Its slope there is exp(-5).
@@ -40,7 +40,7 @@ class Transform(eqx.Module):
     name: ClassVar[str]
     of_log: ClassVar[bool]  # whether t is the standardised logarithm of y
     # Of each parameter: its unit as in FieldInfo, and its prior where the user gives none. Both speak of t.
-    defaults: ClassVar[Mapping[str, tuple[str, Prior]]]
+    defaults: ClassVar[Mapping[str, tuple[str, Rule]]]
 
     @abstractmethod
     def __call__(self, t: Any) -> Any:
@@ -67,8 +67,8 @@ class Transform(eqx.Module):
     def map_fields(self, change: Change) -> "Transform":
         """The same with every parameter replaced by what `change` returns for it."""
         infos = {
-            field: FieldInfo(f"{PATH}.{field}", field, unit=unit, default=prior)
-            for field, (unit, prior) in self.defaults.items()
+            field: FieldInfo(f"{PATH}.{field}", field, unit=unit, default=rule)
+            for field, (unit, rule) in self.defaults.items()
         }
         return type(self)(**{field: change(info, getattr(self, field)) for field, info in infos.items()})
 
@@ -82,7 +82,7 @@ class Log(Transform):
 
     name = "log"
     of_log = True
-    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {}
+    defaults: ClassVar[Mapping[str, tuple[str, Rule]]] = {}
 
     def __call__(self, t: Any) -> Any:
         """It is t itself."""
@@ -114,7 +114,7 @@ class BoxCox(Transform):
 
     name = "box-cox"
     of_log = True
-    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {"power": ("1/y", Normal(0.0, 1.0))}
+    defaults: ClassVar[Mapping[str, tuple[str, Rule]]] = {"power": ("1/y", lambda n_columns: Normal(0.0, 1.0))}
 
     def __call__(self, t: Any) -> Any:
         """((exp(max(λt, -5)) - 1)/λ, and below a line."""
@@ -152,9 +152,9 @@ class SinhArcsinh(Transform):
 
     name = "sinh-arcsinh"
     of_log = False
-    defaults: ClassVar[Mapping[str, tuple[str, Prior]]] = {
-        "skewness": ("1", Normal(0.0, 1.0)),
-        "tails": ("1", LogNormal(0.0, 0.5)),
+    defaults: ClassVar[Mapping[str, tuple[str, Rule]]] = {
+        "skewness": ("1", lambda n_columns: Normal(0.0, 1.0)),
+        "tails": ("1", lambda n_columns: LogNormal(0.0, 0.5)),
     }
 
     def __call__(self, t: Any) -> Any:
