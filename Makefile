@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-peers bench-scale bench-truth bench-update docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-peers bench-scale bench-truth bench-update bench-warped docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ bench-truth: $(STAMP) ## is what is called converged right? Fits beside quadratu
 
 bench-likelihoods: $(STAMP) ## classes beside scikit-learn's classifier, and coverage of counts; goes on where it was stopped
 	$(BIN)/python -m benchmarks.likelihoods $(ARGS)
+
+bench-warped: $(STAMP) ## transforms of a skewed target beside the plain model, ten paired splits; goes on where it was stopped
+	$(BIN)/python -m benchmarks.warped $(ARGS)
 
 bench-scale: $(STAMP) ## time of a gradient against rows and processes; WHAT=fit or disk: millions of rows
 	$(BIN)/python -m benchmarks.scale.run $(or $(WHAT),growth) $(ARGS)

@@ -275,6 +275,9 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         `fit(X, y, noise_variance=v)`.
     bound : str, optional
         Collapsed bound of the sparse methods that have one: `titsias` or `tight`; by default that of the method.
+    target_transform : str or Transform, optional
+        For a skewed target: `log`, `box-cox` (both for positive targets) or `sinh-arcsinh`. Predictions stay in the
+        units of y. Numbers and priors on noise, scale and mean are those of the transformed y.
     chains, target_ess, max_draws, max_minutes, target_accept
         The sampler draws until each hyperparameter has `target_ess` effective draws, each chain has `max_draws`, or
         `max_minutes` have passed.
@@ -315,6 +318,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         mean: Any = None,
         likelihood: Any = "gaussian",
         bound: str | None = None,
+        target_transform: Any = None,
         sampler: str = "default",
         chains: int = 4,
         target_ess: float = 400.0,
@@ -336,6 +340,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         self.mean = mean
         self.likelihood = likelihood
         self.bound = bound
+        self.target_transform = target_transform
         self.sampler = sampler
         self.chains = chains
         self.target_ess = target_ess
@@ -359,7 +364,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         target_name = getattr(y, "name", None)
         rows, y = self._checked(X, y=y, y_numeric=True, reset=True)
         model = {"noise": self.noise, "likelihood": self.likelihood, "bound": self.bound}
-        self._fit(rows, y, target_name, noise_variance, **model)
+        self._fit(rows, y, target_name, noise_variance, target_transform=self.target_transform, **model)
         return self
 
     def update(self, X: Any, y: Any, noise_variance: Any = None, old_rows: Any = None) -> Self:
@@ -413,7 +418,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         quantiles
             Probabilities; adds the quantiles of the mixture.
         include_noise
-            True for the spread of a new observation y, False for that of the function f. The mean is the same.
+            True for the spread of a new observation y, False for that of the function f. The mean is the same, but for
+            a transformed target: there f is the median of y.
         noise_variance
             Known variance of the noise of each new observation, in squared units of y; see `fit`.
 
@@ -469,8 +475,9 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         rows, y = estimator._checked(X, y=y, y_numeric=True, reset=True)
         names = getattr(estimator, "feature_names_in_", None)
         source = ArrayRows(rows, y, None if names is None else list(names))
-        likelihood = as_likelihood(self.likelihood)
-        model = Model(self.kernel or RBF(), source.columns, self.noise, self.mean, self.priors, likelihood)
+        columns, likelihood = source.columns, as_likelihood(self.likelihood)
+        given = self.noise, self.mean, self.priors, likelihood
+        model = Model(self.kernel or RBF(), columns, *given, target_transform=self.target_transform)
         at = None if at is None else estimator._checked(at)
         return prior_predictive(model, source, at=at, n_draws=n_samples, seed=seed_of(random_state)).T
 
@@ -506,7 +513,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             raise InputError("this file holds a classifier: use SparseGPClassifier.load")
         noise = {"noise": model.noise} if model.likelihood.has_noise else {}
         bound = {"bound": model.bound} if METHODS[saved.posterior.method].collapsed else {}
-        return {"likelihood": model.likelihood, **bound, **noise}
+        return {"likelihood": model.likelihood, "target_transform": model.target_transform, **bound, **noise}
 
 
 class SparseGPClassifier(ClassifierMixin, SparseGP):

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 from integrand.errors import InputError
 from integrand.kernels.base import Kernel
 
+# A log density below this is that of a transform far from all use: its gradient would leave the range of numbers.
+LEAST_TRANSFORMED = -1e30
+
 # The collapsed bounds: that of Titsias (2009), which the paper has, and the tighter one of Titsias (2025).
 BOUNDS = ("titsias", "tight")
 
@@ -18,6 +21,11 @@ class GP(NamedTuple):
     kernel: Kernel
     noise: Any  # standard deviation of the observations
     mean: Any = 0.0  # the constant that f varies around
+    transform: Any = None  # g of a transformed target, g(y) = f(x) + ε; None leaves y as it is
+
+    def residuals(self, y: Any) -> Any:
+        """y - mean, or g(y) - mean."""
+        return (y if self.transform is None else self.transform(y)) - self.mean
 
 
 def check_bound(name: str) -> str:

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 from integrand.errors import InputError
 from integrand.posterior.mixture import Array, GaussianMixture, finite_array
 from integrand.posterior.observed import ObservedMixture
+from integrand.posterior.transformed import TransformedMixture
 
-Mixture = GaussianMixture | ObservedMixture
+Mixture = GaussianMixture | ObservedMixture | TransformedMixture
 
 
 def rmse(mean: ArrayLike, y: ArrayLike) -> float:
@@ -145,6 +146,6 @@ def _targets(mixture: Mixture, y: ArrayLike) -> Array:
 
 
 def _with_density(mixture: Mixture) -> Mixture:
-    if isinstance(mixture, GaussianMixture) and not (mixture.variances > 0).all():
+    if not isinstance(mixture, ObservedMixture) and not (mixture.variances > 0).all():
         raise InputError("a zero variance has no log density; predict y with its noise (plus_noise), not f")
     return mixture

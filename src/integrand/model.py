@@ -34,6 +34,7 @@ from integrand.priors import (
     restore_value,
     standardised,
 )
+from integrand.transforms import PATH, SIGNED, Transform, as_transform, describe_transform, restore_transform
 from integrand.units import lines_of_values, standardised_field
 
 Theta = dict[str, Float[Array, "..."]]
@@ -88,12 +89,15 @@ class Model:
         Of y given f: Gaussian by default; others are for methods that do not collapse u.
     bound
         The collapsed bound of sparse methods: `titsias`, the paper's, or `tight`, which is never lower.
+    target_transform
+        For a skewed y: `log`, `box-cox`, `sinh-arcsinh`, or one such as `integrand.transforms.BoxCox(power=0.5)`.
+        The mean, the scale and the noise then speak of the transformed y.
 
     Numbers and priors are in the units of the data: a lengthscale in that of its column, scale and noise in that of y.
     Presets, and what `standardised` is put around, speak of standardised data.
 
-    Models with the same kernel, noise, mean, likelihood and bound are equal and hash alike: compiled functions are
-    shared.
+    Models with the same kernel, noise, mean, likelihood, bound and transform are equal and hash alike: compiled
+    functions are shared.
 
     Attributes
     ----------
@@ -109,6 +113,7 @@ class Model:
     priors: str
     likelihood: Likelihood
     bound: str
+    target_transform: Transform | None
     given: "Model | None" = None
     scaler: Any = None
 
@@ -121,6 +126,7 @@ class Model:
         priors: str = DEFAULT,
         likelihood: Likelihood | None = None,
         bound: str = BOUNDS[0],
+        target_transform: str | Transform | None = None,
     ):
         likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(kernel, Kernel):
@@ -156,6 +162,11 @@ class Model:
             if noise not in (None, 1.0):  # 1.0 is what such a model holds in its place
                 raise InputError(f"a {likelihood.name} likelihood has no noise: leave `noise` out")
             noise = 1.0
+        transform = as_transform(target_transform)
+        if transform is not None and not isinstance(likelihood, Gaussian):
+            raise InputError(
+                f"target_transform is for Gaussian noise, not for a {likelihood.name} likelihood: leave it out"
+            )
         values = {
             "kernel": kernel.map_fields(resolve, len(names), kernel.name or ""),
             "columns": names,
@@ -164,6 +175,7 @@ class Model:
             "priors": priors,
             "likelihood": likelihood,
             "bound": check_bound(bound),
+            "target_transform": None if transform is None else transform.map_fields(resolve),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -189,10 +201,10 @@ class Model:
 
     def _with(self, gp: GP) -> "Model":
         noise = gp.noise if self.likelihood.has_noise else None
-        return Model(gp.kernel, self.columns, noise, gp.mean, self.priors, self.likelihood, self.bound)
+        return Model(gp.kernel, self.columns, noise, gp.mean, self.priors, self.likelihood, self.bound, gp.transform)
 
     def _of_fit(self, given: "Model", scaler: Any) -> "Model":
-        model = self._with(GP(self.kernel, self.noise, self.mean))
+        model = self._with(GP(self.kernel, self.noise, self.mean, self.target_transform))
         object.__setattr__(model, "given", given)
         object.__setattr__(model, "scaler", scaler)
         return model
@@ -283,13 +295,15 @@ class Model:
         return np.asarray(self.phi(theta))
 
     def map_fields(self, change: Change) -> GP:
-        """Kernel, noise and mean with every field replaced by what `change` returns for it."""
+        """Kernel, noise, mean and transform with every field replaced by what `change` returns for it."""
         kernel = self.kernel.map_fields(change, self.n_columns, self.kernel.name or "")
-        return GP(kernel, change(NOISE_FIELD, self.noise), change(MEAN_FIELD, self.mean))
+        noise, mean = change(NOISE_FIELD, self.noise), change(MEAN_FIELD, self.mean)
+        transform = self.target_transform
+        return GP(kernel, noise, mean, None if transform is None else transform.map_fields(change))
 
     @cached_property
     def _identity(self) -> tuple:
-        return self.kernel, self.noise, self.mean, self.n_columns, self.likelihood, self.bound
+        return self.kernel, self.noise, self.mean, self.n_columns, self.likelihood, self.bound, self.target_transform
 
     @cached_property
     def _hash(self) -> int:
@@ -308,10 +322,12 @@ class Model:
     def __repr__(self) -> str:
         other = "" if self.likelihood == Gaussian() else f", likelihood={self.likelihood!r}"
         other += "" if self.bound == BOUNDS[0] else f", bound={self.bound!r}"
+        other += "" if self.target_transform is None else f", target_transform={self.target_transform!r}"
         return f"Model({self.kernel}, noise={self.noise}, mean={self.mean}, columns={list(self.columns)}{other})"
 
     def __str__(self) -> str:
         other = "" if self.likelihood == Gaussian() else f"\nlikelihood: {self.likelihood!r}"
+        other += "" if self.target_transform is None else f"\ntarget_transform: {self.target_transform.name}"
         kernel = self.kernel if self.given is None else self.given.kernel
         return "\n".join([f"kernel: {kernel}{other}", *lines_of_values(self)])
 
@@ -334,14 +350,14 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
         for entry in value:
             _check_field(field_info, entry)
         return
-    signed = field_info.field == "mean"
+    signed = field_info.field == "mean" or (field_info.path.startswith(PATH) and field_info.field in SIGNED)
     if isinstance(value, Prior):
         if not signed and not value.positive:
             raise InputError(f"{field_info.path} must be positive, but {value!r} allows negative values")
         return
     if not isinstance(value, (int, float, tuple)):
         raise InputError(f"{field_info.path} is a number or a prior such as Gamma(2, 1), not {value!r}")
-    if np.shape(value) and field_info.field in ("noise", "mean"):
+    if np.shape(value) and not field_info.columns and field_info.path.split(".")[0] in ("noise", "mean", PATH):
         known = " (known variances of each row are `noise_variance` of `fit`)" if field_info.path == "noise" else ""
         count = np.size(value)
         raise InputError(f"{field_info.field} is one number or one prior for all rows, not {count} numbers{known}")
@@ -350,6 +366,16 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
         return  # for rows whose noise is known: `fit` refuses it for others
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
         raise InputError(f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+
+
+def check_known_noise(model: Model) -> None:
+    """A known noise variance is one of y itself: of Gaussian noise, and without a transform."""
+    check_gaussian(model.likelihood)
+    if model.target_transform is not None:
+        raise InputError(
+            "noise_variance is in squared units of y, and a model with a target_transform has its noise on the "
+            "transformed y: leave one of them out"
+        )
 
 
 def check_gaussian(likelihood: Likelihood) -> None:
@@ -369,6 +395,8 @@ def describe_model(model: Model) -> dict[str, Any]:
     }
     if model.bound != BOUNDS[0]:  # as in files from before there was another
         described |= {"bound": model.bound}
+    if model.target_transform is not None:
+        described |= {"target_transform": describe_transform(model.target_transform)}
     if model.given is not None:
         described["given"] = describe_model(model.given)
     if model.likelihood == Gaussian():  # as in files from before there were others
@@ -380,6 +408,7 @@ def restore_model(description: Mapping[str, Any]) -> Model:
     """The model that `describe_model` described."""
     try:
         likelihood, given = description.get("likelihood"), description.get("given")
+        transform = description.get("target_transform")
         model = Model(
             restore_kernel(description["kernel"]),
             list(description["columns"]),
@@ -388,6 +417,7 @@ def restore_model(description: Mapping[str, Any]) -> Model:
             description["priors"],
             Gaussian() if likelihood is None else restore_likelihood(likelihood),
             description.get("bound", BOUNDS[0]),
+            None if transform is None else restore_transform(transform),
         )
         return model if given is None else model._of_fit(restore_model(given), None)
     except InputError:

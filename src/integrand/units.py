@@ -1,7 +1,8 @@
 """Models in the units of the data and for standardised data: the way from one to the other, and back.
 
 A value in units of the data is factor · (standardised value) + offset. A lengthscale or period has the standard
-deviation of its column as factor, a scale or noise that of y, a slope the ratio of both. Only a mean has an offset: the
+deviation of its column as factor, a scale or noise that of y, a slope the ratio of both. With a transform of y these
+speak of the transformed y. Only a mean has an offset: the
 mean of y.
 """
 
@@ -23,8 +24,8 @@ def unit_factors(unit: str, columns: tuple[int, ...], scaler: Any) -> Float[np.n
     """The factor from standardised to original units, for each column that a field speaks of (one, if it has none)."""
     x = np.asarray(scaler.x_sd)[list(columns)] if columns else np.ones(1)
     y = float(scaler.y_sd)
-    if unit in ("1", "y"):
-        return np.full(1, y if unit == "y" else 1.0)
+    if unit in ("1", "y", "1/y"):
+        return np.full(1, {"1": 1.0, "y": y, "1/y": 1.0 / y}[unit])
     with np.errstate(over="ignore"):  # columns of subnormal numbers
         return x if unit == "x" else {"y/x": y, "1/x": 1.0}[unit] / x
 
@@ -129,7 +130,8 @@ def values(model: Any) -> list[Value]:
             typed = given.get(info.path)
             typed = typed[i] if isinstance(typed, tuple) else typed
             chosen = typed is not None and not isinstance(typed, Standardised)
-            unit = unit_text(info.unit, "x" if column is None else model.columns[column]) if shared else "standardised"
+            along = "x" if column is None else model.columns[column]
+            unit = unit_text(info.unit, along, y_text(model)) if shared else "standardised"
             found.append(Value(info.path, name, unit, original, held, column, info.unit, chosen))
         return value
 
@@ -165,9 +167,14 @@ def _given_values(given: Any) -> Mapping[str, Any]:
     return held
 
 
-def unit_text(unit: str, column: str) -> str:
+def y_text(model: Any) -> str:
+    """What the scale, the noise and the mean are in units of."""
+    return "y" if model.target_transform is None else "the transformed y"
+
+
+def unit_text(unit: str, column: str, y: str = "y") -> str:
     """A unit in words; empty for a number without one."""
-    texts = {"1": "", "y": "unit of y", "x": f"unit of {column}", "y/x": f"unit of y per {column}"}
+    texts = {"1": "", "1/y": "", "y": f"unit of {y}", "x": f"unit of {column}", "y/x": f"unit of {y} per {column}"}
     return (texts | {"1/x": f"per {column}"})[unit]
 
 
@@ -178,7 +185,7 @@ def lines_of_values(model: Any) -> list[str]:
         for v in values(model):
             unit = "" if isinstance(v.original, Standardised) else v.unit
             of_y = v.path == MEAN and v.original == Standardised(0.0)
-            rows.append((v.name, "the mean of y" if of_y else value_text(v.original, exact=False), unit))
+            rows.append((v.name, f"the mean of {y_text(model)}" if of_y else value_text(v.original, exact=False), unit))
     else:
         rows = [("", "in the units of the data", "unit", "standardised")]
         rows += [

@@ -11,6 +11,8 @@ sₙ = σ², or σ² + vₙ where a part vₙ of it is known; S = diag(s):
 The last two terms are -½ Σ k̃ₙ/sₙ, with k̃ₙ = k(xₙ, xₙ) - aₙᵀaₙ ≥ 0 and aₙ the columns of A. The tight bound has
 -½ Σ log(1 + k̃ₙ/sₙ) in their place. It is never lower, and it has the same q*(u).
 
+Of a transformed target the residuals are r = g(y) - mean, and Σ log g'(yₙ) is added to L.
+
 The rows of the data enter only through sums. K Kᵀ is never formed: accumulated first and whitened afterwards it
 loses digits. The gradient is the closed form in the same whitened coordinates, not autodiff.
 """
@@ -25,7 +27,7 @@ from jaxtyping import Array, Bool, Float
 
 from integrand.data.dataset import Dataset, RowBlock
 from integrand.errors import InputError
-from integrand.gp import GP, check_bound
+from integrand.gp import GP, LEAST_TRANSFORMED, check_bound
 from integrand.linalg import (
     LEAST_VARIANCE,
     AnyArray,
@@ -53,6 +55,7 @@ class RowSums(NamedTuple):
     log_s: Float[Array, ""]  # Σ log sₙ
     logs: Float[Array, ""] | None = None  # Σ log(1 + k̃ₙ/sₙ), for the tight bound alone
     delta: Float[Array, ""] | None = None  # Σ δₙ, δ = k̃ / s(s + k̃) = 1/s - 1/(s + k̃): for its gradient
+    slopes: Float[Array, ""] | None = None  # Σ log g'(yₙ), for a transformed target alone
 
 
 class Factors(NamedTuple):
@@ -76,7 +79,7 @@ def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, tight: bool, keep: boo
 
     def block(rows: RowBlock):
         A = Li @ rows.masked(gp.kernel(Z, rows.X))
-        r, k = rows.masked(rows.y - gp.mean), rows.masked(gp.kernel.diagonal(rows.X))
+        r, k = rows.masked(gp.residuals(rows.y)), rows.masked(gp.kernel.diagonal(rows.X))
         s = rows.variance(gp.noise)
         if data.has_noise_variance:
             As, rs, log_s = A / s, r / s, jnp.sum(rows.masked(jnp.log(s)))
@@ -86,13 +89,15 @@ def _row_sums(gp: GP, Z: Array, Li: Array, data: Dataset, tight: bool, keep: boo
         left = _open_variance(A, k) if tight else None
         if left is not None:
             sums = sums._replace(logs=jnp.sum(jnp.log1p(left / s)), delta=jnp.sum(left / (s * (s + left))))
+        if gp.transform is not None:
+            sums = sums._replace(slopes=jnp.sum(rows.masked(gp.transform.log_slope(rows.y))))
         return sums, (A, left) if keep else None
 
     sums, kept = data.sum_and_keep(block)
     if not data.has_noise_variance:
         s = gp.noise**2
         W, w, a, rr, r, k = (total / s for total in sums[:6])
-        sums = RowSums(W, w, a, rr, r, k, data.n_rows * jnp.log(s), sums.logs, sums.delta)
+        sums = RowSums(W, w, a, rr, r, k, data.n_rows * jnp.log(s), *sums[7:])
     return sums, kept
 
 
@@ -119,11 +124,15 @@ def bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     fit = -0.5 * sums.rr + 0.5 * jnp.sum(factors.c**2)
     trace = -0.5 * (sums.k - jnp.sum(jnp.diagonal(sums.W)))
     bound = log_normaliser + fit + (trace if sums.logs is None else -0.5 * sums.logs)
+    usable = True
+    if sums.slopes is not None:
+        bound = bound + sums.slopes
+        usable = bound > LEAST_TRANSFORMED
     # `fit` and `trace` are never positive. Rounding, divided by next to no noise, can make them so: reject the point.
     # This holds for the tight bound as well: its k̃ are floored at zero, but wrong by as much.
     rounded_away = (fit > _ROUNDING) | (trace > _ROUNDING)
     noisy = sums.log_s > n_rows * math.log(LEAST_VARIANCE)
-    ok = factors.ok & jnp.isfinite(bound) & noisy & ~rounded_away
+    ok = factors.ok & jnp.isfinite(bound) & noisy & ~rounded_away & usable
     return jnp.where(ok, bound, -jnp.inf)
 
 
@@ -168,6 +177,14 @@ def checked_inducing(gp: GP, Z: AnyArray, data: Dataset) -> Array:
     return Z
 
 
+def _transform_gradient(gp: GP, rows: RowBlock, d_residuals: Array) -> Any:
+    """From ∂L/∂g(yₙ) to the parameters of g, of which L has Σ log g'(yₙ) as well; None without a transform."""
+    if gp.transform is None:
+        return None
+    _, pull = jax.vjp(lambda g: (g(rows.y), g.log_slope(rows.y)), gp.transform)
+    return pull((d_residuals, rows.masked(jnp.ones_like(rows.y))))[0]
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _bound(jitter: Jitter, bound: str, gp: GP, Z: Array, data: Dataset) -> Array:
     return bound_from_factors(factorise(gp, Z, data, jitter, bound), data.n_rows)
@@ -192,6 +209,8 @@ def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
     ∂L/∂Kmm + ½ Liᵀ A Δ Aᵀ Li              ∂L/∂K - Liᵀ A Δ
     ∂L/∂k(xₙ, xₙ) + ½ δₙ                   ∂L/∂sₙ - k̃ₙ/2sₙ² + ½ δₙ
 
+    With a transform ∂L/∂g(yₙ) = -(rₙ - bᵀaₙ)/sₙ and ∂L/∂ log g'(yₙ) = 1 go on to its parameters.
+
     Where all sₙ are σ², G/s is formed once, and ∂L/∂σ² comes from the sums that are there already.
     """
     gp, Z, data, (_, Li, LB, c, sums, _), kept, finite = saved
@@ -209,9 +228,10 @@ def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
 
         (K, variances), pull = jax.vjp(covariances, gp.kernel, Z)
         A, left = (Li @ rows.masked(K), None) if kept_block is None else kept_block
-        r, k = rows.masked(rows.y - gp.mean), rows.masked(variances)
+        r, k = rows.masked(gp.residuals(rows.y)), rows.masked(variances)
         sn = rows.variance(gp.noise)
         weight, ds = rows.masked(jnp.ones(len(r)) / sn), None  # zero in padding, as A and r are
+        d_transform = _transform_gradient(gp, rows, weight * (b @ A - r))
         if data.has_noise_variance:
             T = G @ A + b[:, None] * r[None, :]
             dK = LiT @ (T * weight)
@@ -221,13 +241,13 @@ def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
         else:
             dK = P @ A + p[:, None] * r[None, :]
         if not tight:
-            return pull((dK, -0.5 * weight)), None, ds
+            return pull((dK, -0.5 * weight)), None, ds, d_transform
         left = _open_variance(A, k) if left is None else left
         delta = left / (sn * (sn + left))
         A_delta = A * delta[None, :]
-        return pull((dK - LiT @ A_delta, 0.5 * (delta - weight))), A_delta @ A.T, ds
+        return pull((dK - LiT @ A_delta, 0.5 * (delta - weight))), A_delta @ A.T, ds, d_transform
 
-    from_rows, W_delta, ds = data.sum(block, kept)
+    from_rows, W_delta, ds, d_transform = data.sum(block, kept)
 
     weighed = G - sums.W if W_delta is None else G - sums.W + W_delta
     dKmm = 0.5 * (LiT @ (weighed @ Li))
@@ -241,7 +261,7 @@ def _bound_backward(jitter: Jitter, bound: str, saved, cotangent):
         trace = (sums.k - jnp.sum(jnp.diagonal(sums.W))) / s
     ds = ds + 0.5 * (trace if sums.delta is None else sums.delta)
     d_mean = sums.r - b @ sums.a
-    gradient = (GP(d_kernel, 2.0 * gp.noise * ds, d_mean), dZ)
+    gradient = (GP(d_kernel, 2.0 * gp.noise * ds, d_mean, d_transform), dZ)
     # Where the bound is -inf its gradient is zero: a sampler must see a rejected point, not NaN.
     scaled = jax.tree.map(lambda g: jnp.where(finite, cotangent * g, 0.0), gradient)
     return (*scaled, None)

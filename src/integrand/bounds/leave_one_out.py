@@ -18,6 +18,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from integrand.gp import GP
 from integrand.linalg import triangular_inverse
 
 
@@ -26,6 +27,13 @@ class LeftOut(NamedTuple):
 
     gain: Float[Array, " T"]  # L - L₋ᵢ
     score: Float[Array, " T"]  # log density of yᵢ given the other rows
+
+    def in_units_of(self, gp: GP, y: Float[Array, " T"]) -> "LeftOut":
+        """The same for y, where these are of g(y) with a transform g: both have log g'(yᵢ) more."""
+        if gp.transform is None:
+            return self
+        slopes = gp.transform.log_slope(y)
+        return LeftOut(self.gain + slopes, self.score + slopes)
 
 
 def sparse_left_out(

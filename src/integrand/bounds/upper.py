@@ -25,6 +25,7 @@ def upper_bound_from_factors(factors: Factors, n_rows: int) -> Float[Array, ""]:
     quadratic = sums.rr / loose - jnp.sum(c**2)
     log_determinant = sums.log_s + 2.0 * log_diagonal_sum(factors.LB)
     upper = -0.5 * (log_determinant + quadratic + n_rows * math.log(2 * math.pi))
+    upper = upper if sums.slopes is None else upper + sums.slopes
     return jnp.where(factors.ok & ok & jnp.isfinite(upper), upper, jnp.inf)
 
 

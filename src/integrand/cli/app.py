@@ -34,6 +34,7 @@ from integrand.cli.options import (
     Set,
     Target,
     Timeout,
+    Transform,
     emit,
     guarded,
     import_modules,
@@ -99,6 +100,7 @@ def fit(
     bound: Annotated[
         str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
     ] = None,
+    target_transform: Transform = None,
     inducing: Annotated[str, typer.Option(help="number of inducing points, or auto: the fit chooses")] = "100",
     max_inducing: Annotated[int, typer.Option(help="inducing points of `--inducing auto` at most")] = 500,
     chains: Annotated[int, typer.Option(help="chains")] = 4,
@@ -144,6 +146,7 @@ def fit(
         mean=mean,
         priors=priors,
         bound=bound,
+        target_transform=target_transform,
         run_dir=run_dir,
         progress=not (quiet or as_json),
         record={"out": str(out.resolve())},
@@ -175,6 +178,7 @@ def prior(
     mean: Mean = None,
     priors: Priors = DEFAULT,
     likelihood: Likelihood = "gaussian",
+    target_transform: Transform = None,
     draws: Annotated[int, typer.Option(help="draws from the priors")] = 200,
     out: Annotated[Path | None, typer.Option("--out", help="CSV or Parquet file for the draws, a row for each")] = None,
     seed: Seed = 0,
@@ -186,6 +190,7 @@ def prior(
     import_modules(modules)
     columns = selection(features, drop, ids, dates, sep)
     given = {"kernel": kernel, "noise": noise, "mean": mean, "priors": priors, "likelihood": likelihood}
+    given |= {"target_transform": target_transform}
     show_prior(data, target, columns, given, draws, seed, out)
 
 
@@ -344,6 +349,7 @@ def compare(
     bound: Annotated[
         str | None, typer.Option(help="collapsed bound: titsias or tight; default: that of the method")
     ] = None,
+    target_transform: Transform = None,
     folds: Annotated[int, typer.Option(help="folds of the cross-validation")] = 5,
     inducing: Annotated[int, typer.Option(help="number of inducing points")] = 100,
     target_ess: Annotated[float, typer.Option(help="effective sample size to reach")] = 400.0,
@@ -364,6 +370,7 @@ def compare(
 
     columns = selection(features, drop, None, dates, sep)
     settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "bound": bound}
+    settings |= {"target_transform": target_transform}
     if kernels or priors:
         import_modules(modules)
         facts, text = compare_models(data, target, kernels, priors, methods or "sgpr-hmc", seed, columns, **settings)

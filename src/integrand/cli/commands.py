@@ -70,6 +70,7 @@ def fit_table(
     likelihood = as_likelihood(arguments["likelihood"])
     arguments["method"] = arguments["method"] or default_method(likelihood)
     run_dir, progress, bound = (arguments.pop(name) for name in ("run_dir", "progress", "bound"))
+    transform = arguments.pop("target_transform", None)
     noise_column = arguments.pop("noise_column", None)
     record = record | {"target": target, "kernel": kernel, "data": data.name, "settings": dict(arguments)}
     tree, columns = parse_kernel(kernel), columns or Selection()
@@ -80,11 +81,11 @@ def fit_table(
     settings = Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
     rows, dates = _rows(data, target, columns, memory, processes, noise_column)
-    model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method))
+    model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method), transform)
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     for finding in spec.findings if processes.is_leader else ():
         print(f"integrand: {finding.sentence} {finding.remedy}", file=sys.stderr)
-    overview = rows.overview(settings.subsample_rows, settings.seed)
+    overview = spec.rows.overview(settings.subsample_rows, settings.seed)
     record |= {"dates": [dataclasses.asdict(rule) for rule in dates], "ids": list(columns.ids)}
     record |= {"ranges": np.stack([overview.low, overview.high], axis=1)[:-1].tolist(), "n_rows": rows.n_rows}
     with RunStore.create(run_dir, spec, record) as store:
@@ -105,7 +106,8 @@ def show_prior(
         check_output(out)
     tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
     rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None)
-    model = Model(tree, rows.columns, noise, mean, given["priors"], as_likelihood(given["likelihood"]))
+    likelihood, transform = as_likelihood(given["likelihood"]), given["target_transform"]
+    model = Model(tree, rows.columns, noise, mean, given["priors"], likelihood, target_transform=transform)
     spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, Settings())
     print(spec.model)
     for finding in spec.findings:
@@ -116,6 +118,8 @@ def show_prior(
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
     print(f"\n{target:<12}" + "".join(f"{f'{p:.0%}':>10}" for p in levels))
     observed = rows.arrays()["y"] if rows.in_memory else spec.subsample[:, -1] if spec.subsample is not None else []
+    if not rows.in_memory and model.target_transform is not None:
+        observed = model.target_transform.original(np.asarray(observed))
     for name, numbers in (("in the data", observed), ("a priori", draws)):
         if len(numbers):
             print(f"{name:<12}" + "".join(f"{q:>10.4g}" for q in np.quantile(numbers, levels)))
@@ -250,6 +254,8 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
     facts: dict[str, Any] = {"model": str(out), "method": posterior.method, "ok": True, "codes": []}
     if METHODS[posterior.method].collapsed:
         facts["bound"] = posterior.model.bound
+    if posterior.model.target_transform is not None:
+        facts["target_transform"] = posterior.model.target_transform.name
     if posterior.verdict is not None:
         facts |= {
             "ok": posterior.verdict.ok,

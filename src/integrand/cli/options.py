@@ -53,6 +53,11 @@ Priors = Annotated[str, typer.Option(help="of what is left open: paper, scaled o
 Likelihood = Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")]
 
 
+Transform = Annotated[
+    str | None, typer.Option(help="for a skewed target: log or box-cox (positive numbers alone), or sinh-arcsinh")
+]
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 

@@ -1,5 +1,6 @@
 """Rows as the library takes them: finite float64 arrays of matching shapes, or an error that names what is wrong."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,14 @@ def checked_variances(values: Any, n_rows: int) -> np.ndarray:
             f"noise_variance is {v[row]:g} in row {row}: a variance, in squared units of y, is not negative"
         )
     return v
+
+
+def logarithms(y: np.ndarray, name: str, where: Callable[[int], str]) -> np.ndarray:
+    """Log y, or an InputError that names the first row that has none, by `where`."""
+    if (y <= 0.0).any():
+        row = int(np.argmax(y <= 0.0))
+        raise InputError(
+            f"{where(row)}: {name} is {y[row]:g}, but this target_transform takes a logarithm and needs numbers above "
+            "zero: use the target_transform sinh-arcsinh, which takes all numbers"
+        )
+    return np.log(y)

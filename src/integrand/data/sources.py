@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, final
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, final
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_rows, checked_variances
+from integrand.data.checks import checked_rows, checked_variances, logarithms
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.scaling import ROUNDING_UNITS, Standardiser
@@ -112,6 +112,7 @@ class RowSource(ABC):
     in_memory: ClassVar[bool] = False  # as arrays, which every method can use
     target: str = "target"  # its name, for messages
     noise_column: str | None = None  # name of a last column: the known variance of each row's noise
+    log_target: bool = False  # whether what is read of the target is its logarithm
 
     def __init__(
         self,
@@ -166,6 +167,19 @@ class RowSource(ABC):
         rows._overviews = {}
         return rows
 
+    def with_log_target(self) -> "RowSource":
+        """The same rows with the logarithm of the target in its place, also in moments and ranges."""
+        if self.scaler is not None:
+            raise InputError("these rows have a scaler for y itself, not for its logarithm: leave the scaler out")
+        rows = copy.copy(self)
+        rows.log_target, rows._overviews = True, {}
+        return rows
+
+    def target_of(self, y: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
+        """What is read of the target, or an InputError that names the first row that has no logarithm."""
+        name = "y" if self.in_memory else repr(self.target)
+        return logarithms(y, name, where) if self.log_target else y
+
     @property
     def n_columns(self) -> int:
         """D."""
@@ -210,6 +224,9 @@ class RowSource(ABC):
             row = int(np.argmax(table[:, -1] < 0))
             what = f"{self.where(first + row)}: column {self.noise_column!r} is {table[row, -1]:g}"
             raise InputError(f"{what}: a variance, in squared units of the target, is not negative")
+        if self.log_target:
+            table, D = np.array(table), self.n_columns
+            table[:, D] = self.target_of(table[:, D], lambda row: self.where(first + row))
         return table
 
     def overview(self, subsample: int, seed: int) -> Overview:
@@ -330,8 +347,12 @@ class ArrayRows(RowSource):
         known = {} if self.noise_variance is None else {"noise_variance": self.noise_variance}
         return {"X": self.X, "y": self.y, **known}
 
+    @property
+    def _observed(self) -> np.ndarray:
+        return self.target_of(self.y, self.where)
+
     def _overview(self, subsample: int, seed: int) -> Overview:
-        X, y = self.X, self.y
+        X, y = self.X, self._observed
         low, high = (np.append(f(X, axis=0), f(y)) for f in (np.min, np.max))
         some = None
         if self.n_rows > subsample:
@@ -345,7 +366,7 @@ class ArrayRows(RowSource):
     def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
         """All rows, standardised, in memory."""
         v = None if self.noise_variance is None else scaler.transform_variance(self.noise_variance)
-        return Dataset.of(scaler.transform_X(self.X), scaler.transform_y(self.y), block_rows_for(n_inducing), v)
+        return Dataset.of(scaler.transform_X(self.X), scaler.transform_y(self._observed), block_rows_for(n_inducing), v)
 
 
 @final

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from integrand.errors import InputError
 from integrand.priors import Prior, Rule, Standardised, bare, number_text
 
-_RESERVED = ("noise", "mean")
+_RESERVED = ("noise", "mean", "transform")
 _MOST_NAMES = 40  # of columns, in a message
 
 

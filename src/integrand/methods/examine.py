@@ -7,7 +7,9 @@ not all rows are looked at, the residuals are still those of a fit to all of the
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -16,6 +18,7 @@ from integrand.infer.base import Finding
 from integrand.infer.verdict import Sparseness
 from integrand.likelihoods import Gaussian
 from integrand.methods.problem import FitContext, Problem
+from integrand.methods.table import METHODS
 from integrand.model import Model
 from integrand.posterior.conditional import Conditional, ExactConditional, SparseConditional
 from integrand.posterior.model_findings import (
@@ -25,6 +28,7 @@ from integrand.posterior.model_findings import (
     residual_findings,
     size_findings,
     sparseness_findings,
+    transform_remedy,
 )
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.residuals import (
@@ -38,6 +42,7 @@ from integrand.posterior.residuals import (
     weighted_residuals,
 )
 from integrand.posterior.sparseness import dense_bound, further_points, log_marginal
+from integrand.posterior.transformed import transforms_of
 from integrand.precision import float64_scope
 from integrand.targets.collapsed import CollapsedTarget
 
@@ -83,8 +88,20 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
         if model.likelihood.discrete:
             findings += count_findings(residuals)
         else:
-            findings += residual_findings(residuals, rows, model.columns)
+            findings += residual_findings(residuals, rows, model.columns, _transform_remedy(problem, rows))
     return findings, sparseness
+
+
+def _transform_remedy(problem: Problem, rows: Rows) -> str:
+    """How to transform y, where the model may."""
+    model, method, transform = problem.model, METHODS[problem.method], problem.model.target_transform
+    if not isinstance(model.likelihood, Gaussian) or isinstance(rows.noise_variance, np.ndarray):
+        return "Model a transform of y"
+    lowest = problem.scaler.inverse_y(np.min(rows.y))
+    # What is zero has come back from standardised units with a rounding error.
+    positive = bool(lowest > 1e-9 * (abs(problem.scaler.y_mean) + problem.scaler.y_sd))
+    positive = positive or (transform is not None and transform.of_log)
+    return transform_remedy(positive, transform and transform.name, "" if method.transforms_target else "sgpr-hmc")
 
 
 def _some_rows(problem: Problem) -> Rows:
@@ -120,20 +137,31 @@ def _evenly(n: int, wanted: int) -> Int[np.ndarray, " J"]:
 # ---- covariances
 
 
-def _gram(phi, points, model: Model):
+class _AtDraw(NamedTuple):
+    """Of one draw."""
+
+    K: Float[np.ndarray, "T T"]  # k of all points with each other
+    noise: float  # σ²
+    mean: float
+    y: Float[np.ndarray, " n"]  # of the rows, transformed where the model has a transform
+    slopes: float  # Σ log g' of that
+
+
+def _gram(phi, points, y, model: Model):
     gp = model.gp(model.theta(phi))
-    return gp.kernel.gram(points), gp.noise**2, gp.mean
+    slopes = 0.0 if gp.transform is None else jnp.sum(gp.transform.log_slope(y))
+    return gp.kernel.gram(points), gp.noise**2, gp.mean, gp.residuals(y) + gp.mean, slopes
 
 
 def _covariances(
-    model: Model, phis: Float[np.ndarray, "J P"], points: Float[np.ndarray, "T D"]
-) -> Iterator[tuple[np.ndarray, float, float]]:
-    """k of all points with each other, σ² and the mean, at each draw."""
+    model: Model, phis: Float[np.ndarray, "J P"], points: Float[np.ndarray, "T D"], y: Float[np.ndarray, " N"]
+) -> Iterator[_AtDraw]:
+    """Covariances of all points, and y of the rows, at each draw."""
     with float64_scope():
-        program = program_for(_gram, 1, (phis[0], points), {"model": model})
+        program = program_for(_gram, 1, (phis[0], points, y), {"model": model})
         for phi in phis:
-            K, noise, mean = program(phi, points)
-            yield np.asarray(K), float(noise), float(mean)
+            K, noise, mean, observed, slopes = program(phi, points, y)
+            yield _AtDraw(np.asarray(K), float(noise), float(mean), np.asarray(observed), float(slopes))
 
 
 # ---- what the inducing points cost
@@ -152,7 +180,7 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
     phis = phis[_evenly(len(phis), wanted)]
     distance = np.sum(((phis - phis.mean(axis=0)) / np.maximum(phis.std(axis=0), 1e-12)) ** 2, axis=1)
     middle, points = phis[[int(np.argmin(distance))]], np.concatenate([Z, rows.X])
-    K = next(_covariances(posterior.model, middle, points))[0]
+    K = next(_covariances(posterior.model, middle, points, rows.y)).K
     further = further_points(K, M, M, problem.jitter)
     if exact:
         values = _dense_values(problem, rows, Z, further, phis)
@@ -192,21 +220,22 @@ def _dense_values(
     """L(θ, Z), L(θ, Z ∪ Z') and log p(y | θ) at each draw."""
     M, values = len(Z), []
     both = np.concatenate([np.arange(M), M + further])
-    for K, sigma2, mean in _covariances(problem.model, phis, np.concatenate([Z, rows.X])):
-        noise = sigma2 + rows.noise_variance
+    for at in _covariances(problem.model, phis, np.concatenate([Z, rows.X]), rows.y):
+        K, noise, residuals = at.K, at.noise + rows.noise_variance, at.y - at.mean
         bounds = [
-            _dense_bound(problem, rows, K[:, M:], K[np.ix_(own, own)], own, noise, mean) for own in (both[:M], both)
+            _dense_bound(problem, K[:, M:], K[np.ix_(own, own)], own, noise, residuals) for own in (both[:M], both)
         ]
-        values.append((*bounds, log_marginal(K[M:, M:], rows.y - mean, noise)))
+        values.append(np.array([*bounds, log_marginal(K[M:, M:], residuals, noise)]) + at.slopes)
     return np.array(values)
 
 
 def _bound_afresh(problem: Problem, rows: Rows, M: int, phi: Float[np.ndarray, "1 P"], exact: bool) -> float:
     """L(θ, Z) at rows that are chosen one after the other where those before leave most open; -inf if it fails."""
-    K, noise, mean = next(_covariances(problem.model, phi, rows.X))
-    chosen = further_points(K, 0, M, problem.jitter)
+    at = next(_covariances(problem.model, phi, rows.X, rows.y))
+    chosen = further_points(at.K, 0, M, problem.jitter)
     if exact:
-        value = _dense_bound(problem, rows, K, K[np.ix_(chosen, chosen)], chosen, noise + rows.noise_variance, mean)
+        noise, own = at.noise + rows.noise_variance, at.K[np.ix_(chosen, chosen)]
+        value = _dense_bound(problem, at.K, own, chosen, noise, at.y - at.mean) + at.slopes
     elif len(chosen) == M:
         value = float(_bounds(CollapsedTarget(problem.model, problem.data, problem.jitter), phi, rows.X[chosen])[0])
     else:
@@ -216,16 +245,15 @@ def _bound_afresh(problem: Problem, rows: Rows, M: int, phi: Float[np.ndarray, "
 
 def _dense_bound(
     problem: Problem,
-    rows: Rows,
     K: Float[np.ndarray, "T N"],
     Kmm: Float[np.ndarray, "M M"],
     points: Int[np.ndarray, " M"],
     noise: float | Float[np.ndarray, " N"],
-    mean: float,
+    residuals: Float[np.ndarray, " N"],
 ) -> float:
     """The bound with some of the T points, the last N of which are the rows."""
     variances = np.diagonal(K[len(K) - K.shape[1] :])
-    return dense_bound(problem.jitter.added(Kmm), K[points], variances, rows.y - mean, noise, problem.model.bound)
+    return dense_bound(problem.jitter.added(Kmm), K[points], variances, residuals, noise, problem.model.bound)
 
 
 # ---- residuals
@@ -241,7 +269,9 @@ def _residuals(posterior: Posterior, problem: Problem, rows: Rows) -> tuple[Resi
         if len(conditional.inputs) != len(y):  # too many rows to invert a matrix of them
             return None, rows
         draws = _evenly(conditional.n_draws, _DRAWS if len(y) <= _MANY_ROWS else _FEW_DRAWS // 2)
-        return residuals_of(left_out_exact(conditional, draws, y), y), rows
+        each = transforms_of(model, conditional.phis[draws])
+        observed = y if each is None else each(y[None, :])
+        return residuals_of(left_out_exact(conditional, draws, observed), observed), rows
     best = is_best_for_gaussian_noise(model, conditional)
     if not best and len(y) > _WEIGHTED_ROWS:
         known = rows.noise_variance[:_WEIGHTED_ROWS] if isinstance(rows.noise_variance, np.ndarray) else 0.0
@@ -249,31 +279,32 @@ def _residuals(posterior: Posterior, problem: Problem, rows: Rows) -> tuple[Resi
         y = rows.y
     wanted = _DRAWS if problem.data.n_rows <= _MANY_ROWS else _FEW_DRAWS
     draws = _evenly(conditional.n_draws, wanted if best else _WEIGHTED_DRAWS)
-    f = _marginals(model, conditional, draws, rows, problem)
+    f, observed = _marginals(model, conditional, draws, rows, problem)
     if f is None:
         return None, rows
     if best:
-        return residuals_of(left_out_sparse(f, y), y), rows
+        return residuals_of(left_out_sparse(f, observed), observed), rows
     return weighted_residuals(model, f, y, problem.rng(9)), rows
 
 
 def _marginals(
     model: Model, conditional: Conditional, draws: Int[np.ndarray, " J"], rows: Rows, problem: Problem
-) -> Marginals | None:
-    """Of f at the rows under each draw; None if a factorisation fails."""
-    parts, noises = [], []
+) -> tuple[Marginals | None, np.ndarray]:
+    """Of f at the rows under each draw, or None if factorisations fail; and y, of each draw where it is transformed."""
+    parts, noises, observed = [], [], []
     for j in draws:
         inputs = conditional.inputs[j] if conditional.inputs_vary else conditional.inputs
-        K, noise, mean = next(_covariances(model, conditional.phis[[j]], np.concatenate([inputs, rows.X])))
+        at = next(_covariances(model, conditional.phis[[j]], np.concatenate([inputs, rows.X]), rows.y))
         try:
-            parts.append(marginals_of(conditional, int(j), K, mean, problem.jitter))
+            parts.append(marginals_of(conditional, int(j), at.K, at.mean, problem.jitter))
         except np.linalg.LinAlgError:
             continue
-        noises.append(noise)
+        noises.append(at.noise)
+        observed.append(at.y)
     if not parts:
-        return None
+        return None, rows.y
     means, explained, left = (np.array(part) for part in zip(*parts, strict=True))
     noise = np.array(noises)
     if isinstance(rows.noise_variance, np.ndarray):
         noise = noise[:, None] + rows.noise_variance
-    return Marginals(means, explained, left, noise)
+    return Marginals(means, explained, left, noise), rows.y if model.target_transform is None else np.array(observed)

@@ -99,8 +99,9 @@ def fit(
         True for bars in a terminal or notebook, and a line every ten seconds in a log file; or an object with the
         methods of `integrand.progress.Progress`.
     settings
-        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, jitter, ...; and `bound`,
-        which is the model's: the collapsed bound of sparse methods, `titsias` or `tight`.
+        Fields of `Settings`: n_inducing, chains, target_ess, max_draws, max_minutes, seed, jitter, ...; and two of the
+        model: `bound`, the collapsed bound of sparse methods, `titsias` or `tight`, and `target_transform`, `log`,
+        `box-cox` or `sinh-arcsinh` for a skewed y (`integrand.transforms`).
     """
     settings, old = split_old_arguments(settings)
     if old and noise_variance is not None:
@@ -108,8 +109,9 @@ def fit(
     likelihood = as_likelihood(likelihood)
     method = method or default_method(likelihood)
     bound = settings.pop("bound", None) or default_bound(method)
+    transform = settings.pop("target_transform", None)
     rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y, noise_variance)
-    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, likelihood, bound)
+    model = Model(kernel or RBF(), rows.columns, noise, mean, priors, likelihood, bound, transform)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
     for finding in spec.findings:
         warnings.warn(f"{finding.sentence} {finding.remedy}", PriorWarning, stacklevel=callers_level())
@@ -141,7 +143,7 @@ def prior_predictive(
     include_noise
         True for new observations y, False for the function f.
     """
-    rows = as_rows(X, y)
+    rows = rows_for(model, as_rows(X, y))
     overview = rows.overview(Settings().subsample_rows, seed)
     scaler = overview.standardiser(model.likelihood)
     model = model.for_data(scaler)
@@ -150,7 +152,8 @@ def prior_predictive(
     if at is None:
         at = _some_inputs(rows, overview)
         at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), 200)).astype(int))]
-    return scaler.inverse_y(draws_from_prior(model, scaler.transform_X(at), n_draws, seed, include_noise))
+    drawn = scaler.inverse_y(draws_from_prior(model, scaler.transform_X(at), n_draws, seed, include_noise))
+    return drawn if model.target_transform is None else model.target_transform.original(drawn)
 
 
 def resume(
@@ -306,7 +309,7 @@ class FitSpec:
         cls, method: str, model: Model, rows: RowSource, settings: Settings, Z: Any = None, resumable: bool = False
     ) -> "FitSpec":
         """Check the request, read the rows once, and standardise. The model and Z are in the units of the data."""
-        chosen = method_named(method)
+        chosen, rows = method_named(method), rows_for(model, rows)
         chosen.check(settings, model.likelihood, rows, resumable)
         overview = rows.overview(settings.subsample_rows, settings.seed)
         scaler = overview.standardiser(model.likelihood)
@@ -374,6 +377,7 @@ class FitSpec:
                 f"the run was begun with {header['total']} rows, here are {rows.n_rows}: give the rows of every "
                 "process again, as rows="
             )
+        rows = rows_for(model, rows)
         METHODS[header["method"]].check(settings, model.likelihood, rows, resumable=True)
         subsample = arrays.get("sample")
         if rows.in_memory:
@@ -382,6 +386,12 @@ class FitSpec:
         standardiser = Standardiser(**scaler)
         model = model.restored_for(standardiser)
         return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
+
+
+def rows_for(model: Model, rows: RowSource) -> RowSource:
+    """The rows as the model takes them: with the logarithm of y, where its transform is of that."""
+    transform = model.target_transform
+    return rows.with_log_target() if transform is not None and transform.of_log else rows
 
 
 def _y_range(overview: Overview) -> tuple[float, float]:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from integrand.data.sources import Overview, RowSource
 from integrand.errors import InputError, need
 from integrand.gp import BOUNDS
 from integrand.likelihoods import Gaussian, Likelihood
 from integrand.methods.problem import AUTO, TRACED, FitContext, Problem, Settings, refuse_many_rows
-from integrand.model import Model, check_gaussian
+from integrand.model import Model, check_gaussian, check_known_noise
 from integrand.posterior.posterior import Posterior
 
 THETA_SAMPLERS = ("nuts", *TRACED, "nested")
@@ -69,6 +71,12 @@ class Method:
         if model.bound != BOUNDS[0] and not self.collapsed:
             others = _names(method for method in METHODS.values() if method.collapsed)
             raise InputError(f"{self.name} has no collapsed bound: leave bound={model.bound!r} out, or use {others}")
+        if model.target_transform is not None:
+            if not self.transforms_target:
+                others = _names(method for method in METHODS.values() if method.transforms_target)
+                raise InputError(f"{self.name} takes no target_transform: leave it out, or use {others}")
+            if overview.noise_variances is not None:
+                check_known_noise(model)
         least = 0.0 if overview.noise_variances is None else overview.noise_variances[0]
         if model.noise == 0.0 and least == 0.0:
             which = "rows with a noise_variance" if overview.noise_variances is None else "variances above zero"
@@ -80,12 +88,19 @@ class Method:
                 "every hyperparameter is a fixed number, so there is nothing to integrate over: use a prior"
             )
         likelihood, low, high, n = model.likelihood, overview.low[-1], overview.high[-1], overview.n_rows
+        if model.target_transform is not None:
+            low, high = model.target_transform.original(np.array([low, high]))
         if low == high and likelihood.largest == 1.0:
             raise InputError(f"y is {low:g} in all rows, one class only: there is nothing to tell apart")
         if low == high and likelihood.standardises_y:
             where = "the one sample there is" if n == 1 else f"all {n} rows"
             advice = " (`map` predicts it)" if isinstance(likelihood, Gaussian) else ""
             raise InputError(f"y is {low:g} in {where}: there is no noise or signal to learn from a constant{advice}")
+
+    @property
+    def transforms_target(self) -> bool:
+        """Whether y may be transformed: the collapsed bounds, and the exact likelihood of Gaussian noise."""
+        return self.collapsed or not (self.sparse or self.any_likelihood)
 
     def _check_rows(self, settings: Settings, likelihood: Likelihood, rows: RowSource) -> None:
         if rows.noise_column is not None:

@@ -12,8 +12,11 @@ from integrand.errors import import_quietly, need
 from integrand.infer.base import Chains
 from integrand.likelihoods import Likelihood
 from integrand.model import Model
+from integrand.posterior.mixture import log_normal
 from integrand.posterior.predictive import Predictive
+from integrand.posterior.transformed import log_units, transforms_of
 from integrand.precision import in_float64
+from integrand.transforms import Transform
 from integrand.version import __version__
 
 # Arrays with a number for each draw and row are made for up to this many rows: 64 MB for 400 draws.
@@ -96,10 +99,31 @@ def groups_of_draws_and_rows(
     rng = np.random.default_rng(seed)
     mean, variance, noise = predictive.components()
     f = mean + np.sqrt(variance) * rng.standard_normal(mean.shape)
+    if (transform := transforms_of(predictive.model, predictive.conditional.phis)) is not None:
+        return _of_transformed(predictive, transform, y, (f, np.sqrt(noise[:, None])), rng, coords)
     known = 0.0 if predictive.noise_variance is None else predictive.noise_variance
     likelihood, scale = predictive.model.likelihood, np.sqrt(noise[:, None] + known)
     drawn = np.asarray(likelihood.sample(rng, f, scale), float)
     values = {"posterior_predictive": drawn, "log_likelihood": _log_likelihood(likelihood, y, f, scale)}
+    return {name: Group({"y": ((*_DRAWS, "row"), v.reshape(shape))}, coords) for name, v in values.items()}
+
+
+def _of_transformed(
+    predictive: Predictive,
+    transform: Transform,
+    y: Float[np.ndarray, " T"],
+    given: tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J 1"]],
+    rng: np.random.Generator,
+    coords: Mapping[str, Any],
+) -> dict[str, Group]:
+    """The same of a transformed y, from draws of f and the noise of each draw, which are of g(y)."""
+    (f, noise), scaler = given, predictive.scaler
+    t = scaler.transform_y(transform.base(y))
+    with np.errstate(over="ignore"):
+        drawn = transform.original(scaler.inverse_y(transform.inverse(f + noise * rng.standard_normal(f.shape))))
+    log_p = log_normal(transform(t), f, noise) + transform.log_slope(t) - log_units(transform, scaler, t)
+    shape = tuple(map(len, coords.values()))
+    values = {"posterior_predictive": drawn, "log_likelihood": log_p}
     return {name: Group({"y": ((*_DRAWS, "row"), v.reshape(shape))}, coords) for name, v in values.items()}
 
 

@@ -26,6 +26,7 @@ from integrand.linalg import Jitter
 from integrand.model import Model
 from integrand.posterior.conditional import Conditional, ExactConditional, SparseConditional, marginals
 from integrand.posterior.inference_data import Group, inference_data
+from integrand.posterior.transformed import log_units
 from integrand.precision import float64_scope, in_float64
 
 # Rows whose A for one draw are in memory at the same time.
@@ -205,6 +206,8 @@ def leave_one_out(
         gain, score = _drawn(model, jitter, conditional, X, y, v)
     log_weights, k_hat = pareto_smoothed(-np.asarray(gain).T)
     units = math.log(scaler.y_sd)
+    if model.target_transform is not None:
+        units = log_units(model.target_transform, scaler, y)
     return LeaveOneOut(np.asarray(score) - units, log_weights.T, k_hat)
 
 
@@ -249,7 +252,9 @@ def _sparse_block(inputs, draws, rows, model: Model, jitter: Jitter, kind: type[
     def one(draw):
         gp, (mean, A, C) = project(draw)
         left = jnp.maximum(gp.kernel.diagonal(X) - jnp.sum(A**2, axis=0), 0.0)
-        return tuple(sparse_left_out(y - mean, jnp.sum(C**2, axis=0), left, gp.noise**2 + v, model.bound))
+        residuals = gp.residuals(y) + gp.mean - mean
+        left_out = sparse_left_out(residuals, jnp.sum(C**2, axis=0), left, gp.noise**2 + v, model.bound)
+        return tuple(left_out.in_units_of(gp, y))
 
     phis, weights, factors = draws
     own = inputs if inputs.ndim == 3 else None
@@ -258,22 +263,23 @@ def _sparse_block(inputs, draws, rows, model: Model, jitter: Jitter, kind: type[
         (phis, weights, factors) if own is None else (phis, weights, factors, own),
     )
     gp, (_, A, _) = project((phis[0], inputs if own is None else own[0], weights[0], factors[0]))
-    return gain, score, A @ (weight * (y - gp.mean) / (gp.noise**2 + v))
+    return gain, score, A @ (weight * gp.residuals(y) / (gp.noise**2 + v))
 
 
 @in_float64
 def _exact(model: Model, jitter: Jitter, conditional: Conditional, X: np.ndarray, y: np.ndarray) -> LeftOut:
     first = model.gp(model.theta(jnp.asarray(conditional.phis[0])))
     _refuse_other_rows(X, conditional.inputs)
-    observed = conditional.factors[0] @ (conditional.factors[0].T @ conditional.weights[0]) + float(first.mean)
-    _refuse_other_rows(y, observed)
-    parts = [_exact_draw(L, alpha) for L, alpha in zip(conditional.factors, conditional.weights, strict=True)]
+    residuals = conditional.factors[0] @ (conditional.factors[0].T @ conditional.weights[0])
+    _refuse_other_rows(np.asarray(first.residuals(jnp.asarray(y))), residuals)
+    draws = zip(conditional.phis, conditional.factors, conditional.weights, strict=True)
+    parts = [_exact_draw(phi, L, alpha, y, model=model) for phi, L, alpha in draws]
     return LeftOut(*(np.array(p) for p in zip(*parts, strict=True)))  # pyright: ignore[reportArgumentType]
 
 
-@jax.jit
-def _exact_draw(L: Array, alpha: Array) -> LeftOut:
-    return exact_left_out(L, alpha)
+@partial(jax.jit, static_argnames="model")
+def _exact_draw(phi: Array, L: Array, alpha: Array, y: Array, model: Model) -> LeftOut:
+    return exact_left_out(L, alpha).in_units_of(model.gp(model.theta(phi)), y)
 
 
 @in_float64

@@ -160,11 +160,11 @@ class GaussianMixture(RowMixture):
     def log_density(self, y: ArrayLike) -> Array:
         """Log p(y) = log 1/J Σ_j N(y; μ_j, s_j²) at y of shape (T,) or (K, T)."""
         log_draws = np.log(self.means.shape[0])
-        return self._over_rows(y, lambda y, mu, s: logsumexp(_log_normal(y, mu, s), axis=0) - log_draws)
+        return self._over_rows(y, lambda y, mu, s: logsumexp(log_normal(y, mu, s), axis=0) - log_draws)
 
     def expected_log_density(self, y: ArrayLike) -> Array:
         """1/J Σ_j log N(y; μ_j, s_j²), by Jensen never above `log_density`; same shapes."""
-        return self._over_rows(y, lambda y, mu, s: _log_normal(y, mu, s).mean(axis=0))
+        return self._over_rows(y, lambda y, mu, s: log_normal(y, mu, s).mean(axis=0))
 
     def quantile(self, p: ArrayLike) -> Array:
         """Smallest q with F(q) ≥ p.
@@ -314,7 +314,7 @@ def standardised(y: Array, mu: Array, s: Array) -> Array:
     return np.where(np.isnan(z), np.inf, z)
 
 
-def _log_normal(y: Array, mu: Array, s: Array) -> Array:
+def log_normal(y: Array, mu: Array, s: Array) -> Array:
     """Log N(y; μ, s²); for s = 0 plus infinity on the point mass, minus infinity elsewhere."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         value = -0.5 * ((y - mu) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)

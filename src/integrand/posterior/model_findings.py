@@ -110,19 +110,45 @@ def count_findings(r: Residuals) -> list[Finding]:
     return [Finding("overdispersed", False, sentence, remedy)]
 
 
-def residual_findings(r: Residuals, rows: Rows, names: Sequence[str]) -> list[Finding]:
-    """Tails, skewness, spread, structure and calibration of leave-one-out residuals."""
+def transform_remedy(positive: bool, current: str | None, method: str) -> str:
+    """Which transform of y to try next, without a full stop.
+
+    Parameters
+    ----------
+    positive
+        Whether all y are, so that they have logarithms.
+    current
+        Name of the transform that the model has.
+    method
+        One that takes transforms, if that of the fit does not; else empty.
+    """
+    name = "box-cox" if positive and current != "box-cox" else "sinh-arcsinh"
+    if current == name:
+        return "Look for a column that explains it, or another `kernel`"
+    remedy = f'Use `target_transform="{name}"`'
+    return f'{remedy} with `method="{method}"`' if method else remedy
+
+
+def residual_findings(
+    r: Residuals, rows: Rows, names: Sequence[str], transform: str = "Model a transform of y"
+) -> list[Finding]:
+    """Tails, skewness, spread, structure and calibration of leave-one-out residuals.
+
+    `transform` says how y is transformed; see `transform_remedy`.
+    """
     if len(r.scores) < LEAST_ROWS or np.std(r.scores) == 0.0:
         return []
     findings = _structure(r.scores, rows, names)
     if any(f.code == "missed-structure" for f in findings):  # what is missed shows in all the rest, too
         return findings
-    spread = _spread(r, rows.X, names)
-    shape = [f for f in _shape(r.scores) if not (spread and f.code == "heavy-tails")]  # a changing spread makes tails
+    spread = _spread(r, rows.X, names, transform)
+    shape = [
+        f for f in _shape(r.scores, transform) if not (spread and f.code == "heavy-tails")
+    ]  # a changing spread makes tails
     return findings + (spread + shape or _calibration(r.scores))
 
 
-def _shape(z: np.ndarray) -> list[Finding]:
+def _shape(z: np.ndarray, transform: str) -> list[Finding]:
     """Outliers, tails and skewness."""
     n, findings = len(z), []
     distance = np.abs(z - np.median(z)) / max(float(np.median(np.abs(z - np.median(z)))) / _MAD, 1e-12)
@@ -144,12 +170,12 @@ def _shape(z: np.ndarray) -> list[Finding]:
     if skewed:
         side = "upwards" if skewness > 0 else "downwards"
         sentence = f"Residuals are skewed {side} (L-skewness {skewness:.2f})."
-        remedy = "Model a transform of y, such as its logarithm."
+        remedy = f"{transform}."
         findings.append(Finding("skewed", False, sentence, remedy))
     return findings
 
 
-def _spread(r: Residuals, X: np.ndarray, names: Sequence[str]) -> list[Finding]:
+def _spread(r: Residuals, X: np.ndarray, names: Sequence[str], transform: str) -> list[Finding]:
     """Whether residuals are larger where the prediction, or a column, is large (or far from its middle)."""
     size = _ranks(np.abs(r.scores))
     sides: list[tuple[str, np.ndarray]] = [("the prediction", r.mean)]
@@ -164,7 +190,7 @@ def _spread(r: Residuals, X: np.ndarray, names: Sequence[str]) -> list[Finding]:
         return []
     grows = "grows" if correlation > 0 else "shrinks"
     sentence = f"The noise is not the same everywhere: the size of residuals {grows} with {label}."
-    remedy = "Model a transform of y, such as its logarithm, or give the noise of each row if you know it."
+    remedy = f"{transform}, or give the noise of each row if you know it."
     return [Finding("heteroscedastic", False, sentence, remedy)]
 
 

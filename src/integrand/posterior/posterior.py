@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_matrix, checked_variances
+from integrand.data.checks import checked_matrix, checked_variances, logarithms
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource, as_rows
@@ -22,7 +22,7 @@ from integrand.errors import ExtrapolationWarning, InputError, UnreliableWeights
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
-from integrand.model import Model, Parameter, check_gaussian
+from integrand.model import Model, Parameter, check_known_noise
 from integrand.posterior.conditional import FACTOR_BYTES, Conditional, exact_conditional
 from integrand.posterior.extrapolation import beyond, outside_text, reach
 from integrand.posterior.gradient import PredictiveGradient, predictive_gradient
@@ -201,7 +201,7 @@ class Posterior:
         """
         X = checked_matrix(X, "X")
         if noise_variance is not None:
-            check_gaussian(self.model.likelihood)
+            check_known_noise(self.model)
             noise_variance = checked_variances(noise_variance, len(X)) if include_noise else None
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
@@ -234,7 +234,8 @@ class Posterior:
     ) -> Float[np.ndarray, "n T"]:
         """Draws of y (or of f) at the rows of X from the priors alone, each a function at all rows; in units of y."""
         X = self.scaler.transform_X(checked_matrix(X, "X"))
-        return self.scaler.inverse_y(draws_from_prior(self.model, X, n_draws, seed, include_noise))
+        drawn = self.scaler.inverse_y(draws_from_prior(self.model, X, n_draws, seed, include_noise))
+        return drawn if self.model.target_transform is None else self.model.target_transform.original(drawn)
 
     def outside(self, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
         """How many lengthscales each value lies outside the range of its training column; 0 inside.
@@ -422,6 +423,7 @@ class Posterior:
             if y.shape != (len(X),):
                 raise InputError(f"y has shape {y.shape} for {len(X)} rows of X: one number per row is needed")
             self.model.likelihood.check_y(y)
+            self._base(y)  # refuses what the transform cannot take
             if len(X) <= MOST_ROWS:
                 chains = draws_that_predict(self.conditional.phis, chains)
                 predictive = self.predict(X, include_noise=True, noise_variance=noise_variance)
@@ -449,12 +451,19 @@ class Posterior:
         if y.shape != (len(X),):
             raise InputError(f"y has shape {y.shape} for {len(X)} rows of X: one number per row is needed")
         self.model.likelihood.check_y(y)
+        if noise_variance is not None:
+            check_known_noise(self.model)
         v = (
             None
             if noise_variance is None
             else self.scaler.transform_variance(checked_variances(noise_variance, len(y)))
         )
-        return Dataset.of(self.scaler.transform_X(X), self.scaler.transform_y(y), noise_variance=v)
+        return Dataset.of(self.scaler.transform_X(X), self.scaler.transform_y(self._base(y)), noise_variance=v)
+
+    def _base(self, y: np.ndarray) -> np.ndarray:
+        """What is standardised of y: its logarithm, where the transform is of that."""
+        transform = self.model.target_transform
+        return logarithms(y, "y", "row {}".format) if transform is not None and transform.of_log else y
 
     @in_float64
     def _theta_of(self, phi: np.ndarray) -> dict[str, np.ndarray]:

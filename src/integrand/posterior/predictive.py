@@ -19,14 +19,17 @@ from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter, covariance_root
 from integrand.model import Model, Theta
 from integrand.posterior.conditional import Conditional, joints, marginals
-from integrand.posterior.mixture import GaussianMixture
+from integrand.posterior.mixture import GaussianMixture, finite_array
 from integrand.posterior.observed import ObservedMixture
+from integrand.posterior.transformed import TransformedMixture, log_units, transforms_of
 from integrand.precision import float64_scope
+from integrand.transforms import Transform
 
 # A joint density or joint draws need a T x T covariance per draw: 200 MB at this T.
 MAX_JOINT_ROWS = 5_000
 
-# Mean and variance of f at each row under each draw, and the noise variance of each draw, in the user's units.
+# Mean and variance of f at each row under each draw, and the noise variance of each draw, in the user's units; those of
+# a transformed target are of z, standardised.
 Components = tuple[Float[np.ndarray, "J T"], Float[np.ndarray, "J T"], Float[np.ndarray, " J"]]
 
 
@@ -36,6 +39,8 @@ class Predictive:
 
     With another likelihood f is that mixture too, and y is observed through the likelihood: `mean` of a Bernoulli is
     the probability of 1.
+
+    With a transformed target f is the median of y in the units of y, and its mean is another than that of y.
 
     Nothing is computed until a method is called. Means and variances of all draws are cached if they fit into
     `memory` bytes, and computed again for each block of rows if they do not.
@@ -106,7 +111,9 @@ class Predictive:
         out = np.empty((n, len(self.X)))
         for start in range(0, n, self._draws_per_block()):
             some = slice(start, start + self._draws_per_block())
-            means, covariances, noise = joints(self.model, self.jitter, self.conditional.subset(picked[some]), self.X)
+            chosen = self.conditional.subset(picked[some])
+            means, covariances, noise = joints(self.model, self.jitter, chosen, self.X)
+            transform = transforms_of(self.model, chosen.phis)
             with one_blas_thread():
                 for i, (mean, covariance, s) in enumerate(zip(means, covariances, noise, strict=True)):
                     extra = s + known if self.include_noise and self._gaussian else 0.0
@@ -114,32 +121,47 @@ class Predictive:
                     if self.include_noise and not self._gaussian:
                         drawn = self.model.likelihood.sample(rng, drawn, math.sqrt(s))
                     out[start + i] = drawn
-        return self.scaler.inverse_y(rng.permutation(out))
+            if transform is not None:
+                out[some] = transform.inverse(out[some])
+        drawn = self.scaler.inverse_y(rng.permutation(out))
+        return drawn if self.model.target_transform is None else self.model.target_transform.original(drawn)
 
     def joint_log_density(self, y: Float[np.ndarray, " T"]) -> Float[np.ndarray, " J"]:
         """Log density of all of y together under each draw: what the paper's NLPD averages."""
         self._check_joint()
         if self.include_noise and not self._gaussian:
             raise InputError(f"a {self.model.likelihood.name} likelihood has no joint density in closed form")
-        target, known = self.scaler.transform_y(np.asarray(y, float)), self._scaled_noise_variance
+        y, known = finite_array(y, "y"), self._scaled_noise_variance
+        transform = transforms_of(self.model, self.conditional.phis)
+        base = y if transform is None else transform.base(y)
+        if np.isnan(base).any():
+            return np.full(self.n_draws, -np.inf)
+        t = self.scaler.transform_y(base)
+        targets = np.broadcast_to(t if transform is None else transform(t[None, :]), (self.n_draws, len(t)))
+        units = len(t) * math.log(self.scaler.y_sd)
+        if transform is not None:
+            units = np.sum(log_units(transform, self.scaler, t) - transform.log_slope(t[None, :]), axis=1)
         parts = []
         for start in range(0, self.n_draws, self._draws_per_block()):
             some = self.conditional.subset(slice(start, start + self._draws_per_block()))
             means, covariances, noise = joints(self.model, self.jitter, some, self.X)
             with one_blas_thread():
-                for mean, covariance, s in zip(means, covariances, noise, strict=True):
+                for target, mean, covariance, s in zip(targets[start:], means, covariances, noise, strict=False):
                     root = covariance_root(covariance, s + known if self.include_noise else 0.0)
                     white = solve_triangular(root, target - mean, lower=True)
                     log_det = np.sum(np.log(np.diagonal(root)))
                     parts.append(-0.5 * white @ white - log_det - 0.5 * len(mean) * math.log(2.0 * math.pi))
-        return np.array(parts) - len(target) * math.log(self.scaler.y_sd)
+        return np.array(parts) - units
 
-    def mixture(self) -> GaussianMixture | ObservedMixture:
+    def mixture(self) -> GaussianMixture | ObservedMixture | TransformedMixture:
         """All components at all rows as one in-memory mixture (16 bytes per draw and row)."""
         return self._mixture_of(*self.components(), self.noise_variance)
 
     def components(self) -> Components:
-        """Mean and variance of f at all rows under each draw, and each draw's noise variance, in the user's units."""
+        """Mean and variance of f at all rows under each draw, and each draw's noise variance, in the user's units.
+
+        Of a transformed target they are those of z = g(y), standardised.
+        """
         return self._cached or self._all_components()
 
     def latent(self) -> "Predictive":
@@ -162,7 +184,7 @@ class Predictive:
         return np.concatenate(parts, axis=-1)
 
     @cached_property
-    def _cached_mixture(self) -> GaussianMixture | ObservedMixture | None:
+    def _cached_mixture(self) -> GaussianMixture | ObservedMixture | TransformedMixture | None:
         """All components as a mixture, if they fit into the memory limit."""
         return None if self._cached is None else self.mixture()
 
@@ -178,16 +200,26 @@ class Predictive:
 
     def _components_at(self, X: np.ndarray) -> Components:
         mean, variance, noise = marginals(self.model, self.jitter, self.conditional, X)
+        if self.model.target_transform is not None:
+            return mean, variance, noise
         square = self.scaler.y_sd**2
         return self.scaler.inverse_y(mean), variance * square, noise * square
 
     def _mixture_of(
         self, mean: np.ndarray, variance: np.ndarray, noise: np.ndarray, known: np.ndarray | None
-    ) -> GaussianMixture | ObservedMixture:
+    ) -> GaussianMixture | ObservedMixture | TransformedMixture:
         if self.include_noise and not self._gaussian:
             return ObservedMixture(self.model.likelihood, mean, variance, np.sqrt(noise))
         added = noise[:, None] + (0.0 if known is None else known)
-        return GaussianMixture(mean, variance + added if self.include_noise else variance)
+        spread = variance + added if self.include_noise else variance
+        if self._transform is not None:
+            return TransformedMixture(mean, spread, self._transform, self.scaler)
+        return GaussianMixture(mean, spread)
+
+    @cached_property
+    def _transform(self) -> Transform | None:
+        """That of each draw."""
+        return transforms_of(self.model, self.conditional.phis)
 
     def _row_blocks(self) -> Iterator[slice]:
         """Blocks of rows whose components, and what is needed to compute them, fit into the memory limit."""
@@ -229,7 +261,7 @@ def draws_from_prior(
 ) -> Float[np.ndarray, "n T"]:
     """Draws of y (or of f) at standardised rows before any y is known: θ from its prior, then a function at all rows.
 
-    In units of standardised y.
+    In units of standardised y (or log y, where the transform is of that).
     """
     if isinstance(n_draws, bool) or not isinstance(n_draws, (int, np.integer)) or n_draws < 1:
         raise InputError(f"n_draws must be a whole number of at least 1, not {n_draws!r}")
@@ -241,18 +273,20 @@ def draws_from_prior(
         rows = jnp.asarray(X)
 
         mean = noise = root = np.zeros(())
+        transform: Transform | None = None
 
         @jax.jit
-        def moments(theta: Theta) -> tuple[Array, Array, Array]:
+        def moments(theta: Theta) -> tuple[Array, Array, Array, Transform | None]:
             gp = model.gp(theta)
-            return gp.kernel.gram(rows), gp.mean, gp.noise
+            return gp.kernel.gram(rows), gp.mean, gp.noise, gp.transform
 
         with one_blas_thread():
             for i in range(n_draws):
                 if i == 0 or thetas:  # else all is fixed
                     theta = {name: value[i] for name, value in thetas.items()}
-                    covariance, mean, noise = map(np.asarray, moments(theta))
+                    covariance, mean, noise, transform = jax.tree.map(np.asarray, moments(theta))
                     root = covariance_root(covariance, 0.0)
                 f = mean + root @ rng.standard_normal(len(X))
-                out[i] = model.likelihood.sample(rng, f, noise) if include_noise else f
+                drawn = model.likelihood.sample(rng, f, noise) if include_noise else f
+                out[i] = drawn if transform is None else transform.inverse(drawn)
     return out

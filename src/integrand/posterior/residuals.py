@@ -72,8 +72,11 @@ def marginals_of(
     return mean + conditional.weights[j] @ A, np.sum(C**2, axis=0), left
 
 
-def left_out_sparse(f: Marginals, y: Float[np.ndarray, " n"]) -> GaussianMixture:
-    """The mixture over draws of y at each row, without that row; q(u) has been the best for Gaussian noise."""
+def left_out_sparse(f: Marginals, y: Float[np.ndarray, " n"] | Float[np.ndarray, "J n"]) -> GaussianMixture:
+    """The mixture over draws of y at each row, without that row; q(u) has been the best for Gaussian noise.
+
+    A transformed y differs between draws.
+    """
     s = f.noise_variances
     left = np.maximum(1.0 - f.explained / s, _LEAST_LEFT)
     mean = (f.mean - f.explained * y / s) / left
@@ -81,19 +84,25 @@ def left_out_sparse(f: Marginals, y: Float[np.ndarray, " n"]) -> GaussianMixture
 
 
 def left_out_exact(
-    conditional: ExactConditional, draws: Int[np.ndarray, " J"], y: Float[np.ndarray, " N"]
+    conditional: ExactConditional,
+    draws: Int[np.ndarray, " J"],
+    y: Float[np.ndarray, " N"] | Float[np.ndarray, "J N"],
 ) -> GaussianMixture:
     """The same for an exact GP, from its factors."""
     means, variances = [], []
-    for j in draws:
-        inverse = solve_triangular(conditional.factors[j], np.eye(len(y)), lower=True)
+    each = np.broadcast_to(y, (len(draws), np.shape(y)[-1]))
+    for j, own in zip(draws, each, strict=True):
+        inverse = solve_triangular(conditional.factors[j], np.eye(len(own)), lower=True)
         variances.append(1.0 / np.sum(inverse**2, axis=0))
-        means.append(y - conditional.weights[j] * variances[-1])
+        means.append(own - conditional.weights[j] * variances[-1])
     return GaussianMixture(np.array(means), np.array(variances))
 
 
-def residuals_of(mixture: GaussianMixture, y: Float[np.ndarray, " n"]) -> Residuals:
-    """Normal scores of y."""
+def residuals_of(mixture: GaussianMixture, y: Float[np.ndarray, " n"] | Float[np.ndarray, "J n"]) -> Residuals:
+    """Normal scores of y, or of its transform by each draw; mean and sd are then those of the transformed y."""
+    if np.ndim(y) == 2:
+        differences = GaussianMixture(mixture.means - y, mixture.variances)
+        return Residuals(_scores(differences.pit(np.zeros(np.shape(y)[1]))), mixture.mean, mixture.sd)
     return Residuals(_scores(mixture.pit(y)), mixture.mean, mixture.sd)
 
 

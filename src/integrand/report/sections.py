@@ -116,9 +116,13 @@ def _fitted(s: Subject) -> Section:
     if s.n_rows is not None:
         pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f")
     pairs["Columns"] = f"{model.n_columns}: {escape(names)}"
+    transform, target = model.target_transform, escape(s.target)
+    standardised = f"log {target}" if transform is not None and transform.of_log else target
     pairs["Target"] = (
-        f"{escape(s.target)} (mean {number(p.scaler.y_mean, 4)}, standard deviation {number(p.scaler.y_sd, 4)})"
+        f"{standardised} (mean {number(p.scaler.y_mean, 4)}, standard deviation {number(p.scaler.y_sd, 4)})"
     )
+    if transform is not None:
+        pairs["Transform of the target"] = f"<code>{transform.name}</code>"
     if p.Z_path is not None:
         pairs["Inducing inputs"] = str(len(p.Z))
     if tables.is_sampled(p):

@@ -10,7 +10,7 @@ from integrand.model import Parameter
 from integrand.posterior.posterior import Posterior
 from integrand.precision import float64_scope
 from integrand.priors import Prior
-from integrand.units import unit_factors, unit_text, values
+from integrand.units import unit_factors, unit_text, values, y_text
 
 Row = dict[str, Any]
 
@@ -208,4 +208,4 @@ def _unit(posterior: Posterior, p: Parameter, i: int) -> str:
     if not p.shape and not np.all(factors == factors[0]):
         return "standardised"
     column = posterior.model.columns[p.columns[i]] if p.shape or len(p.columns) == 1 else "x"
-    return unit_text(p.unit, column)
+    return unit_text(p.unit, column, y_text(posterior.model))
