@@ -253,13 +253,12 @@ def predict(
     sep: Sep = None,
     seed: Seed = 0,
     modules: Import = None,
-    strict: Annotated[bool, typer.Option("--strict", help="refuse categories that the fit did not know")] = False,
 ) -> None:
     """Predict: mean, standard deviation of f and of y, and quantiles of y, for each row."""
     from integrand.cli.commands import predict_table
 
     import_modules(modules)
-    predict_table(model, data, out, quantiles, samples, seed, sep, strict)
+    predict_table(model, data, out, quantiles, samples, seed, sep)
 
 
 @command

@@ -296,14 +296,7 @@ def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str
 
 
 def predict_table(
-    model: Path,
-    data: Path,
-    out: Path | None,
-    quantiles: str,
-    samples: int,
-    seed: int,
-    sep: str | None,
-    strict: bool = False,
+    model: Path, data: Path, out: Path | None, quantiles: str, samples: int, seed: int, sep: str | None
 ) -> None:
     """Predictions for each row of a table, in blocks of rows, behind the columns that name the rows."""
     levels = _levels(quantiles)
@@ -326,8 +319,6 @@ def predict_table(
         outside.append(saved.posterior.outside(X) > 1.0)
         for name, count in unknown_rows(X, saved.posterior.model.levels, names).items():
             unknown[name] = unknown.get(name, 0) + count
-            if strict:
-                raise InputError(f"{data}: column {name!r} has categories that the fit did not know (--strict)")
         return block.ids | _predict(saved, X, levels, samples, rng, block.X[:, -1] if known else None)
 
     ids = (saved.extra or {}).get("ids", ())

@@ -431,11 +431,11 @@ class LeafKernel(Kernel):
 
     def without_columns(self, columns: Collection[int], names: Sequence[str]) -> Kernel:
         """See `Kernel.without_columns`."""
-        seen = self.active_columns(len(names))
-        others = tuple(i for i in seen if i not in columns)
-        if others == seen:
+        own = self.active_columns(len(names))
+        others = tuple(i for i in own if i not in columns)
+        if others == own:
             return self
-        name = names[next(i for i in seen if i in columns)]
+        name = names[next(i for i in own if i in columns)]
         if self.active is not None:
             raise InputError(
                 f"{self} looks at the column {name!r}, which holds categories: leave it out of active, and multiply by "

@@ -59,8 +59,8 @@ class Categorical(LeafKernel):
     active
         The column, by name or number.
     rank
-        Columns of W; 0 makes the levels independent. With K levels no more than K - 1 are used: with so many every
-        positive definite B can be reached.
+        Columns of W; 0 makes the levels independent. With K levels no more than K - 1 are used, which reach every
+        positive definite B.
     weights
         Fixed entries of W, row after row without the zeros above its diagonal. Left open they have the prior above.
     kappa
