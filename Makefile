@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-peers bench-scale bench-truth bench-update bench-warped docs lint format clean
+.PHONY: help demo check test test-slow test-oldest bench bench-bound bench-profile bench-memory bench-fit bench-large bench-predict bench-reweighting bench-methods bench-likelihoods bench-findings bench-inducing bench-categories bench-peers bench-scale bench-truth bench-update bench-warped docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-reweighting: $(STAMP) ## sparse draws re-weighted to the exact posterior, 
 
 bench-methods: $(STAMP) ## every method and sampler on yacht and boston, and how a gradient grows with N and M
 	$(BIN)/python -m benchmarks.method_time $(ARGS)
+
+bench-categories: $(STAMP) ## categories and several outputs against one-hot columns and separate models
+	$(BIN)/python -m benchmarks.categories $(ARGS)
 
 bench-findings: $(STAMP) ## findings on the model in twelve broken and twelve sound situations, into findings.jsonl
 	$(BIN)/python -m benchmarks.findings $(ARGS)

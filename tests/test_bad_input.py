@@ -235,7 +235,7 @@ REFUSED = {
     "infinity in X": (with_value(X, np.inf), NOISY, "X contains infinity.*Drop these rows"),
     "minus infinity in y": (X, with_value(NOISY, -np.inf), "y contains infinity"),
     "None in X": (with_value(X.astype(object), None), NOISY, "X contains NaN"),
-    "text in X": (np.column_stack([X[:, 0].astype(str), LETTERS]), NOISY, "could not convert string.*OneHotEncoder"),
+    "text in X": (np.column_stack([X[:, 0].astype(str), LETTERS]), NOISY, "could not convert string.*Categorical"),
     "text in y": (X, LETTERS, "could not convert string"),
     "categories in y": (X, LETTERS.astype(object), "could not convert string"),
     "complex X": (X + 1j, NOISY, "[Cc]omplex"),

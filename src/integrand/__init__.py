@@ -28,12 +28,14 @@ from integrand.errors import (
     NumericalError,
     PriorWarning,
     RunDirectoryError,
+    UnknownCategoryWarning,
     UnregisteredError,
     UnreliableWeightsError,
 )
 from integrand.gp import GP
 from integrand.kernels import (
     RBF,
+    Categorical,
     Constant,
     Kernel,
     Linear,
@@ -87,6 +89,7 @@ __all__ = [
     "RBF",
     "ArrayRows",
     "Beta",
+    "Categorical",
     "Constant",
     "ConvergenceWarning",
     "DataSourceError",
@@ -126,6 +129,7 @@ __all__ = [
     "SparseGPRegressor",
     "StudentTPrior",
     "Uniform",
+    "UnknownCategoryWarning",
     "UnregisteredError",
     "UnreliableWeightsError",
     "Weibull",

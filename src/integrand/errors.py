@@ -64,6 +64,10 @@ class ExtrapolationWarning(UserWarning):
     """Rows to predict lie far outside the training data, where predictions are mostly the prior."""
 
 
+class UnknownCategoryWarning(UserWarning):
+    """Rows to predict are of a category that the training data do not have: predictions there are the prior."""
+
+
 def callers_level() -> int:
     """The `stacklevel` with which a warning names the line that called this library."""
     package, frame, level, last = str(Path(__file__).parent), sys._getframe(1), 1, 1

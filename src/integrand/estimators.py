@@ -41,7 +41,7 @@ from integrand.storage.model_file import (
 # Types of columns, as pandas and polars print them, that are numbers or can be read as such.
 _NUMERIC = ("int", "uint", "float", "double", "half", "bool", "decimal", "sparse", "null", "object")
 _TIMES = ("date", "time", "duration", "period")
-_ENCODE = "encode categories and text as numbers (sklearn.preprocessing.OneHotEncoder, pandas.get_dummies) or drop them"
+_ENCODE = "use Categorical('name of the column') in the kernel for categories and text, or drop them"
 
 # Parameters that are fields of `Settings` under the same name.
 _SETTINGS = ("n_inducing", "sampler", "chains", "target_ess", "max_draws", "max_minutes", "target_accept", "steps")
@@ -68,7 +68,7 @@ class SparseGP(BaseEstimator):
         """Run the method on checked rows and keep its posterior."""
         names = getattr(self, "feature_names_in_", None)
         self.posterior_ = fit(
-            ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance),
+            self._rows(rows, y, names, noise_variance),
             kernel=self.kernel,
             method=self.method,
             mean=self.mean,
@@ -82,6 +82,17 @@ class SparseGP(BaseEstimator):
         )
         self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
 
+    def _rows(self, X: np.ndarray, y: np.ndarray, names: Any, noise_variance: Any = None) -> ArrayRows:
+        """Checked rows with what is known of their columns."""
+        columns = None if names is None else list(names)
+        levels = {columns[i] if columns else f"x{i}": of_column for i, of_column in self._levels.items()}
+        return ArrayRows(X, y, columns, noise_variance=noise_variance, levels=levels)
+
+    @property
+    def _levels(self) -> dict[int, tuple[str, ...]]:
+        """The levels of columns that held categories, by number; without codes, whose levels the fit counts."""
+        return vars(self).get("_category_levels", {})
+
     def predict_distribution(self, X: Any, include_noise: bool = True, noise_variance: Any = None) -> Predictive:
         """The mixture itself: moments, quantiles, densities, CRPS and draws at the rows of X.
 
@@ -89,7 +100,9 @@ class SparseGP(BaseEstimator):
         """
         check_is_fitted(self)
         X = self._checked(X)
-        return self.posterior_.predict(X, include_noise=include_noise, noise_variance=noise_variance)
+        return self.posterior_.predict(
+            X, include_noise=include_noise, noise_variance=noise_variance, strict=self.strict
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `load` reads; see `integrand.storage.model_file`."""
@@ -163,6 +176,7 @@ class SparseGP(BaseEstimator):
         )
         estimator.posterior_ = saved.posterior
         vars(estimator)["n_features_in_"] = model.n_columns
+        vars(estimator)["_category_levels"] = dict(saved.posterior.model.levels)
         if saved.extra.get("named_columns", model.columns != tuple(f"x{i}" for i in range(model.n_columns))):
             vars(estimator)["feature_names_in_"] = np.array(model.columns, dtype=object)
         estimator._describe(saved.feature_ranges, saved.target_name)
@@ -205,9 +219,22 @@ class SparseGP(BaseEstimator):
         self.feature_ranges_ = feature_ranges
         self._target_name = target_name if isinstance(target_name, str) else None
 
+    def _with_codes(self, X: Any, reset: bool) -> Any:
+        """X with codes in the place of categories that the kernel speaks of; `reset` notes their levels."""
+        wanted = self.kernel.category_levels() if isinstance(self.kernel, Kernel) else {}
+        if not wanted and not hasattr(X, "dtypes"):
+            return X
+        from integrand.data.categories import coded  # few fits need it
+
+        X, found = coded(X, wanted if reset else {i: v for i, v in self._levels.items() if v})
+        if reset:
+            vars(self)["_category_levels"] = found
+        return X
+
     def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
         """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
         refuse_series(X, "X")
+        X = self._with_codes(X, reset)
         _refuse_columns(X)
         try:
             # One layout, so that sums are rounded alike whatever the data came in.
@@ -234,7 +261,8 @@ def _refuse_columns(X: Any) -> None:
         if kind.startswith(_TIMES):
             raise InputError(f"column {column!r} holds times ({dtype}): give a number, such as days since a date")
         if not kind.startswith(_NUMERIC):
-            raise InputError(f"column {column!r} does not hold numbers ({dtype}): {_ENCODE}")
+            advice = f"use Categorical({column!r}) in the kernel, or drop it"
+            raise InputError(f"column {column!r} does not hold numbers ({dtype}): {advice}")
 
 
 def _with_advice(message: str) -> str:
@@ -286,7 +314,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
     settings : mapping, optional
         More fields of `integrand.methods.problem.Settings` by name, such as `restarts` or `predictive_draws`.
     strict : bool
-        Raise `NotConvergedError` where `fit` otherwise gives a `ConvergenceWarning`.
+        Raise `NotConvergedError` where `fit` otherwise gives a `ConvergenceWarning`, and an `InputError` where
+        `predict` otherwise gives an `UnknownCategoryWarning`.
     progress : bool
         Show bars in a terminal or notebook, and a line every ten seconds in a log file.
     random_state : int, RandomState or None
@@ -474,7 +503,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         estimator: Any = clone(self)
         rows, y = estimator._checked(X, y=y, y_numeric=True, reset=True)
         names = getattr(estimator, "feature_names_in_", None)
-        source = ArrayRows(rows, y, None if names is None else list(names))
+        source = estimator._rows(rows, y, names)
         columns, likelihood = source.columns, as_likelihood(self.likelihood)
         given = self.noise, self.mean, self.priors, likelihood
         model = Model(self.kernel or RBF(), columns, *given, target_transform=self.target_transform)
@@ -503,7 +532,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         """Log density of each y at its row of X under the mixture, in nats and the units of y; shape (n_rows,)."""
         check_is_fitted(self)
         X, y = self._checked(X, y=y, y_numeric=True)
-        predictive = self.posterior_.predict(X, include_noise=True, noise_variance=noise_variance)
+        predictive = self.posterior_.predict(X, include_noise=True, noise_variance=noise_variance, strict=self.strict)
         return predictive.log_density(np.asarray(y, float))
 
     @classmethod
@@ -680,7 +709,7 @@ class SparseGPClassifier(ClassifierMixin, SparseGP):
             return super().load(path)
         members = [cls._from_saved(saved) for saved in several[0]]
         classifier: Any = clone(members[0])
-        for name in ("n_features_in_", "feature_names_in_"):
+        for name in ("n_features_in_", "feature_names_in_", "_category_levels"):
             if hasattr(members[0], name):
                 vars(classifier)[name] = getattr(members[0], name)
         classifier.classes_ = np.array(several[1]["classes"])

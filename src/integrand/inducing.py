@@ -1,6 +1,7 @@
 """Where the inducing inputs start: candidates without duplicates, of which the bound chooses."""
 
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
@@ -28,11 +29,23 @@ def random_subset(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int)
     return rows[rng.choice(len(rows), m, replace=False)]
 
 
-def k_means(rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int) -> Float[np.ndarray, "M D"]:
-    """Centres of `m` clusters of X."""
+def k_means(
+    rng: np.random.Generator, X: Float[np.ndarray, "N D"], m: int, levels: Mapping[int, Sequence[str]] | None = None
+) -> Float[np.ndarray, "M D"]:
+    """Centres of `m` clusters of X. In a column with codes of `levels` a centre has the code of most of its cluster."""
     from scipy.cluster.vq import kmeans2  # takes its time, and a given Z needs none
 
     rows = _thinned(rng, _enough_rows(X, m), m)
+    if levels:  # a column of zeros and ones for each level in the place of its codes
+        numbers = [i for i in range(rows.shape[1]) if i not in levels]
+        indicators = [(rows[:, [i]] == np.arange(len(of_column))).astype(float) for i, of_column in levels.items()]
+        wide = k_means(rng, np.concatenate([rows[:, numbers], *indicators], axis=1), m)
+        centres, first = np.empty((m, rows.shape[1])), len(numbers)
+        centres[:, numbers] = wide[:, :first]
+        for i, of_column in levels.items():
+            centres[:, i] = np.argmax(wide[:, first : first + len(of_column)], axis=1)
+            first += len(of_column)
+        return centres
     start = rows[rng.choice(len(rows), m, replace=False)]  # rows, so that no cluster starts empty
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
@@ -69,7 +82,7 @@ def candidates(
     """Three ways to start. Greedy selection wins once M is near the kernel's effective rank, others far below it."""
     return {
         "random subset": random_subset(rng, X, m),
-        "k-means": k_means(rng, X, m),
+        "k-means": k_means(rng, X, m, {int(i): names or () for i, names in gp.kernel.category_levels().items()}),
         "greedy variance": greedy_variance(rng, X, m, gp),
     }
 

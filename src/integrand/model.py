@@ -27,7 +27,6 @@ from integrand.priors import (
     HalfCauchy,
     HalfNormal,
     Prior,
-    Standardised,
     bare,
     describe_value,
     preset_prior,
@@ -39,7 +38,7 @@ from integrand.units import lines_of_values, standardised_field
 
 Theta = dict[str, Float[Array, "..."]]
 
-MEAN_FIELD = FieldInfo("mean", "mean", unit="y")
+MEAN_FIELD = FieldInfo("mean", "mean", unit="y", signed=True)
 NOISE_FIELD = FieldInfo("noise", "noise", unit="y", default=lambda n_columns: HalfCauchy(1.0))
 
 
@@ -56,6 +55,7 @@ class Parameter:
     columns: tuple[int, ...]
     unit: str
     start: int
+    labels: tuple[str, ...] = ()  # of the entries of a vector, such as `lengthscale[age]`
 
     @property
     def size(self) -> int:
@@ -138,23 +138,29 @@ class Model:
             twice = next(name for name in names if names.count(name) > 1)
             raise InputError(f"two input columns are both called {twice!r}: rename one")
 
-        def preset(field_info: FieldInfo) -> Standardised:
+        def preset(field_info: FieldInfo, entry: int = 0) -> Any:
             if field_info is MEAN_FIELD:
                 return standardised(0.0)
             default, latent = field_info.default, getattr(likelihood, "latent_scale", None)
+            if isinstance(default, tuple):
+                return standardised(default[entry])
             if field_info.field == "scale" and latent is not None:
                 default = HalfNormal(latent)
             return standardised(preset_prior(priors, field_info.field, len(field_info.columns), default))
 
         def resolve(field_info: FieldInfo, value: Any) -> Any:
             if value is None:
-                value = preset(field_info)
+                several = range(len(field_info.default)) if isinstance(field_info.default, tuple) else ()
+                value = tuple(preset(field_info, i) for i in several) or preset(field_info)
             elif isinstance(value, tuple):
-                value = tuple(preset(field_info) if entry is None else entry for entry in value)
+                value = tuple(preset(field_info, i) if entry is None else entry for i, entry in enumerate(value))
             _check_field(field_info, value)
             return value
 
         kernel = kernel.for_columns(names)
+        if categories := kernel.category_levels():
+            columns_of_codes = [int(column) for column in categories]
+            kernel = kernel.map_leaves(lambda leaf: leaf.without_columns(columns_of_codes, names))
         kernel.check(len(names))
         if not isinstance(likelihood, Likelihood):
             raise InputError(f"likelihood must be one such as Gaussian() or Poisson(), not {likelihood!r}")
@@ -179,6 +185,24 @@ class Model:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @cached_property
+    def levels(self) -> Mapping[int, tuple[str, ...]]:
+        """The columns that hold categories, by number, each with the names of its levels, whose codes are 0, 1, ...
+
+        A column whose levels are not known yet has none.
+        """
+        return {int(column): levels or () for column, levels in self.kernel.category_levels().items()}
+
+    @property
+    def levels_given(self) -> Mapping[int | str, tuple[str, ...] | None]:
+        """The same, with None where they are not known yet."""
+        return self.kernel.category_levels()
+
+    def with_leaves(self, change: Callable[[Kernel], Kernel]) -> "Model":
+        """The same model in the units of the data, with every kernel that is not made of others changed."""
+        given = self if self.given is None else self.given
+        return given._with(GP(given.kernel.map_leaves(change), given.noise, given.mean, given.target_transform))
 
     def for_data(self, scaler: Any) -> "Model":
         """The model for data that `scaler` standardised. One that is of a fit is made from what it was given as."""
@@ -221,17 +245,16 @@ class Model:
 
         def note(field_info: FieldInfo, value: Any) -> Any:
             prior, shape, columns = bare(value), field_info.shape, field_info.columns
+            labels = field_info.labels(self.columns) if shape else ()
             if isinstance(value, tuple):
-                free = {
-                    column: prior
-                    for column, v in zip(columns, value, strict=True)
-                    if isinstance(prior := bare(v), Prior)
-                }
-                columns, shape, distinct = tuple(free), (len(free),), set(free.values())
+                free = {i: prior for i, v in enumerate(value) if isinstance(prior := bare(v), Prior)}
+                columns = columns if field_info.entries else tuple(columns[i] for i in free)
+                labels = tuple(labels[i] for i in free)
+                shape, distinct = (len(free),), set(free.values())
                 prior = ColumnPriors(entries=tuple(free.values())) if len(distinct) > 1 else next(iter(distinct), None)
             if isinstance(prior, Prior):
                 start = parameters[-1].start + parameters[-1].size if parameters else 0
-                parameters.append(Parameter(field_info.path, prior, shape, columns, field_info.unit, start))
+                parameters.append(Parameter(field_info.path, prior, shape, columns, field_info.unit, start, labels))
             return value
 
         self.map_fields(note)
@@ -247,7 +270,7 @@ class Model:
         """One label per entry of φ, such as `lengthscale[age]` or `noise`."""
         labels: list[str] = []
         for p in self.parameters:
-            labels += [f"{p.name}[{self.columns[i]}]" for i in p.columns] if p.shape else [p.name]
+            labels += p.labels if p.shape else [p.name]
         return tuple(labels)
 
     def theta(self, phi: Float[Array, " P"]) -> Theta:
@@ -350,7 +373,7 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
         for entry in value:
             _check_field(field_info, entry)
         return
-    signed = field_info.field == "mean" or (field_info.path.startswith(PATH) and field_info.field in SIGNED)
+    signed = field_info.signed or (field_info.path.startswith(PATH) and field_info.field in SIGNED)
     if isinstance(value, Prior):
         if not signed and not value.positive:
             raise InputError(f"{field_info.path} must be positive, but {value!r} allows negative values")

@@ -122,11 +122,11 @@ def values(model: Any) -> list[Value]:
             return value
         for i in range(info.shape[0] if several and info.shape else 1):
             held = value[i] if isinstance(value, tuple) else value
-            column = info.columns[i] if several else info.columns[0] if len(info.columns) == 1 else None
+            column = info.columns[0] if len(info.columns) == 1 else info.columns[i] if several else None
             shared = several or alike
-            factor = float(np.broadcast_to(factors, max(len(info.columns), 1))[i]) if shared else 1.0
+            factor = float(np.broadcast_to(factors, max(len(factors), i + 1))[i]) if shared else 1.0
             original = _affine(held, factor, offset)
-            name = f"{info.path}[{model.columns[column]}]" if several and column is not None else info.path
+            name = info.labels(model.columns)[i] if several and column is not None else info.path
             typed = given.get(info.path)
             typed = typed[i] if isinstance(typed, tuple) else typed
             chosen = typed is not None and not isinstance(typed, Standardised)

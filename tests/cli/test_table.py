@@ -17,7 +17,9 @@ def said(column):
 
 @pytest.mark.parametrize("column", [["red", "green", "red"], ["red", "1", "green"], ["red", "1"]])
 def test_a_column_of_words_is_to_be_encoded(column):
-    assert said(column) == "encode it (one column per category), or leave it out with --drop a"
+    assert (
+        said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\", or leave it out with --drop a"
+    )
 
 
 def test_words_among_numbers_are_named():

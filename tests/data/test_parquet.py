@@ -210,7 +210,7 @@ def test_a_file_with_a_hole_in_the_middle(tmp_path):
 )
 def test_a_column_that_is_not_numeric(values, tmp_path):
     FRAME.assign(colour=values).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="column 'colour' is not numeric: encode it"):
+    with pytest.raises(InputError, match="column 'colour' is not numeric: drop it, or for categories give categories"):
         open_rows(tmp_path / "t.parquet", "y")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import typer
 
 from integrand.cli.options import emit, say
+from integrand.data.categories import unknown_rows
 from integrand.data.parquet import open_rows
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.sources import MEMORY, ArrayRows, RowSource
@@ -32,7 +33,7 @@ from integrand.data.tables import (
 )
 from integrand.errors import InputError, PriorWarning, UnreliableWeightsError, counted
 from integrand.files import check_output
-from integrand.kernels import parse_kernel, parse_value
+from integrand.kernels import Kernel, parse_kernel, parse_value
 from integrand.likelihoods import Gaussian
 from integrand.methods.fit import FitSpec, Settings, as_likelihood, prior_predictive, resume, run, update
 from integrand.methods.table import METHODS, default_bound, default_method, method_named
@@ -80,7 +81,7 @@ def fit_table(
     del arguments["likelihood"]
     settings = Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
-    rows, dates = _rows(data, target, columns, memory, processes, noise_column)
+    rows, dates = _rows(data, target, columns, memory, processes, noise_column, tree)
     model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method), transform)
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     for finding in spec.findings if processes.is_leader else ():
@@ -105,7 +106,7 @@ def show_prior(
     if out is not None:
         check_output(out)
     tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
-    rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None)
+    rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None, tree)
     likelihood, transform = as_likelihood(given["likelihood"]), given["target_transform"]
     model = Model(tree, rows.columns, noise, mean, given["priors"], likelihood, target_transform=transform)
     spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, Settings())
@@ -134,7 +135,13 @@ def _value(text: str | None) -> Any:
 
 
 def _rows(
-    data: Path, target: str, columns: Selection, memory: int, processes: Processes, noise_column: str | None
+    data: Path,
+    target: str,
+    columns: Selection,
+    memory: int,
+    processes: Processes,
+    noise_column: str | None,
+    kernel: Kernel,
 ) -> tuple[RowSource, tuple[DateRule, ...]]:
     """The rows of a table. One file that fits in memory is read as a whole; else rows stay in their Parquet files."""
     several, parquet = data.is_dir() or glob.has_magic(str(data)), data.suffix in PARQUET
@@ -143,16 +150,17 @@ def _rows(
     if (several or processes.size > 1) and columns.chooses:
         raise InputError("--features, --drop, --id and --dates are for one file and one process: choose columns before")
     if several or (parquet and not columns.chooses and (processes.size > 1 or data.exists())):
-        rows = open_rows(data, target, memory=memory, processes=processes, noise_column=noise_column)
+        named = {key: levels for key, levels in kernel.category_levels().items() if isinstance(key, str)}
+        rows = open_rows(data, target, memory=memory, processes=processes, noise_column=noise_column, categories=named)
         if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
             return rows, ()
     table, v = read_table(data, columns.sep), None
     if noise_column is not None:
         v = table.columns([noise_column])[:, 0]
         columns = dataclasses.replace(columns, drop=(*columns.drop, noise_column))
-    X, y, names, dates, remarks = table.choose(target, columns)
-    say(remarks)
-    return ArrayRows(X, y, names, noise_variance=v), dates
+    chosen = table.choose(target, columns, kernel.category_levels())
+    say(chosen.remarks)
+    return ArrayRows(chosen.X, chosen.y, chosen.names, noise_variance=v, levels=chosen.levels), chosen.dates
 
 
 def resume_run(
@@ -305,6 +313,7 @@ def predict_table(
         check_output(out)
     saved, rng = load_model(model), np.random.default_rng(seed)
     outside: list[np.ndarray] = []
+    unknown: dict[str, int] = {}
     names, known = [*saved.feature_names], saved.extra.get("noise_column")
     if known and known not in column_names(data, sep):
         without = "sd_y and the quantiles are without the known noise"
@@ -314,11 +323,16 @@ def predict_table(
     def predicted(block: TableBlock) -> dict[str, np.ndarray]:
         X = block.X[:, : len(names)]
         outside.append(saved.posterior.outside(X) > 1.0)
+        for name, count in unknown_rows(X, saved.posterior.model.levels, names).items():
+            unknown[name] = unknown.get(name, 0) + count
         return block.ids | _predict(saved, X, levels, samples, rng, block.X[:, -1] if known else None)
 
     ids = (saved.extra or {}).get("ids", ())
     wanted = [*names, known] if known else names
-    blocks = map(predicted, table_blocks(data, wanted, _ROWS_AT_ONCE, dates=_dates(saved), ids=ids, sep=sep))
+    categories = _category_levels(saved)
+    blocks = map(
+        predicted, table_blocks(data, wanted, _ROWS_AT_ONCE, dates=_dates(saved), ids=ids, sep=sep, levels=categories)
+    )
     if out is not None:
         with block_writer(out) as write:
             for block in blocks:
@@ -330,6 +344,14 @@ def predict_table(
             pd.DataFrame(block).to_csv(sys.stdout, index=False, header=i == 0)
     if outside and (text := outside_text(np.concatenate(outside), saved.feature_names)):
         print(f"integrand: {text}", file=sys.stderr)
+    for name, count in unknown.items():
+        text = f"{counted(count, 'row')} of categories that the fit did not know, in {name}: predicted by the prior"
+        print(f"integrand: {text}", file=sys.stderr)
+
+
+def _category_levels(saved: SavedModel) -> dict[str, tuple[str, ...]]:
+    """The levels of the columns that hold categories, by name."""
+    return {saved.feature_names[i]: levels for i, levels in saved.posterior.model.levels.items()}
 
 
 def _predict(
@@ -367,7 +389,7 @@ def _with_target(
         raise InputError("the model does not say what it predicts: give --target")
     known = saved.extra.get("noise_column")
     v = None if known is None else table.columns([known])[:, 0]
-    return table.columns(saved.feature_names, _dates(saved)), table.columns([name])[:, 0], v
+    return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.columns([name])[:, 0], v
 
 
 def update_table(

@@ -54,7 +54,7 @@ def compare_table(
             raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
     if len(set(names)) < 2:
         raise InputError("give at least two different methods to compare")
-    X, y, inputs, _, remarks = read_table(data, columns.sep).choose(target, columns)
+    X, y, inputs, _, remarks, _ = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     evidence: dict[str, list[float]] = {m: [] for m in names}
@@ -91,11 +91,12 @@ def compare_models(
     if len(set(names)) < 2:
         raise InputError("give at least two different models, such as --kernels 'rbf, matern32'")
     parsed = [parse_kernel(tree) for tree in trees]  # a mistake is reported before anything runs
-    X, y, inputs, _, remarks = read_table(data, columns.sep).choose(target, columns)
+    categories = {key: levels for tree in parsed for key, levels in tree.category_levels().items()}
+    X, y, inputs, _, remarks, levels = read_table(data, columns.sep).choose(target, columns, categories)
     say(remarks)
     results, seconds, not_converged = {}, {}, {}
     for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):
-        rows = ArrayRows(X, y, inputs)
+        rows = ArrayRows(X, y, inputs, levels=levels)
         posterior = fit(rows, kernel=kernel, method=method, priors=preset, seed=seed, **settings)
         results[name] = posterior.loo(X, y)
         seconds[name] = sum(posterior.seconds.values())

@@ -30,6 +30,8 @@ class ParquetRows(RowSource):
         Those that fit together, from `join`.
     noise_column
         A column with the known variance of each row's noise, in squared units of y.
+    categories
+        Columns that hold words, for `Categorical` in the kernel; see `integrand.Categorical`.
     """
 
     def __init__(
@@ -40,10 +42,13 @@ class ParquetRows(RowSource):
         memory: int = MEMORY,
         processes: Processes = SingleProcess(),
         noise_column: str | None = None,
+        categories: Sequence[str] | Mapping[str, Sequence[str] | None] = (),
     ):
         self.files, self.target, self.noise_column = tuple(files), target, noise_column
         others = [target] if noise_column is None else [target, noise_column]
-        self._table = processes.on_all(lambda: _columns(self.files, others))
+        wanted = categories if isinstance(categories, Mapping) else dict.fromkeys(categories)
+        self._table = processes.on_all(lambda: _columns(self.files, others, wanted))
+        self.levels = self._table.levels
         names = self._table.names[: -len(others)]
         super().__init__(names, self._table.n_rows, memory=memory, processes=processes)
 
@@ -61,12 +66,15 @@ class ParquetRows(RowSource):
 
     def describe(self) -> dict[str, Any]:
         """Files, target and size."""
-        known = {} if self.noise_column is None else {"noise_column": self.noise_column}
+        known: dict[str, Any] = {} if self.noise_column is None else {"noise_column": self.noise_column}
+        known |= {"levels": {name: list(v) for name, v in self.levels.items()}} if self.levels else {}
         files = [str(f.resolve()) for f in self.files]
         return {"files": files, "target": self.target, "n_rows": self.table_rows, **known}
 
 
-def _columns(files: Sequence[Path], others: Sequence[str]) -> ParquetColumns:
+def _columns(
+    files: Sequence[Path], others: Sequence[str], levels: Mapping[str, Sequence[str] | None]
+) -> ParquetColumns:
     """Inputs, and behind them the `others`, if all files have the same."""
     columns = [parquet_schema(file) for file in files]
     for file, other in zip(files, columns, strict=True):
@@ -79,7 +87,7 @@ def _columns(files: Sequence[Path], others: Sequence[str]) -> ParquetColumns:
     inputs = [name for name in columns[0] if name not in others]
     if not inputs:
         raise InputError(f"{files[0]} has no column besides {' and '.join(map(repr, others))}: it needs inputs")
-    return ParquetColumns(files, [*inputs, *others])
+    return ParquetColumns(files, [*inputs, *others], levels)
 
 
 def open_rows(
@@ -89,6 +97,7 @@ def open_rows(
     memory: int = MEMORY,
     processes: Processes = SingleProcess(),
     noise_column: str | None = None,
+    categories: Sequence[str] | Mapping[str, Sequence[str] | None] = (),
 ) -> ParquetRows:
     """A Parquet file, a directory of them, or a pattern such as `data/part-*.parquet`.
 
@@ -104,9 +113,14 @@ def open_rows(
         Those that fit together, from `join`; every one of them opens the same files and reads its part.
     noise_column
         A column with the known variance of each row's noise, in squared units of y; it is no input.
+    categories
+        Columns that hold categories, for `Categorical` in the kernel: words, or numbers that are no codes. A mapping
+        also names their levels; else these are found by a pass over the columns.
     """
     files = processes.on_all(lambda: _files(Path(path)))
-    return ParquetRows(files, target, memory=memory, processes=processes, noise_column=noise_column)
+    return ParquetRows(
+        files, target, memory=memory, processes=processes, noise_column=noise_column, categories=categories
+    )
 
 
 def open_source(
@@ -118,7 +132,12 @@ def open_source(
         files = [Path(f) for f in description["files"]]
         noise = description.get("noise_column")
         rows: RowSource = ParquetRows(
-            files, description["target"], memory=memory, processes=processes, noise_column=noise
+            files,
+            description["target"],
+            memory=memory,
+            processes=processes,
+            noise_column=noise,
+            categories=description.get("levels", {}),
         )
     elif description.get("mapped"):
         X, y, *known = (np.load(f, mmap_mode="r") for f in description["mapped"])

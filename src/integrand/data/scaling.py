@@ -1,5 +1,6 @@
 """Zero mean and unit variance, and the way back to the units of the user."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,14 @@ class Standardiser:
     def identity(cls, n_columns: int) -> "Standardiser":
         """Change nothing: for data that are already in the scale of the priors."""
         return cls(np.zeros(n_columns), np.ones(n_columns), 0.0, 1.0)
+
+    def leaving(self, columns: Collection[int]) -> "Standardiser":
+        """The same map for all columns of X but these, which stay as they are: they hold codes of categories."""
+        if not columns:
+            return self
+        left = np.isin(np.arange(len(self.x_mean)), list(columns))
+        x_mean, x_sd = np.where(left, 0.0, self.x_mean), np.where(left, 1.0, self.x_sd)
+        return Standardiser(x_mean, x_sd, self.y_mean, self.y_sd)
 
     def transform_X(self, X: Any) -> np.ndarray:
         """X (T, D) in units of standard deviations."""

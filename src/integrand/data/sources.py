@@ -8,9 +8,10 @@ import copy
 import dataclasses
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
@@ -113,6 +114,7 @@ class RowSource(ABC):
     target: str = "target"  # its name, for messages
     noise_column: str | None = None  # name of a last column: the known variance of each row's noise
     log_target: bool = False  # whether what is read of the target is its logarithm
+    levels: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # of columns that held categories, by their names
 
     def __init__(
         self,
@@ -311,6 +313,8 @@ class ArrayRows(RowSource):
         How to standardise; by default mean and standard deviation of these rows.
     noise_variance
         Known variance of the noise of each row, in squared units of y; the model's noise, if it has any, is added.
+    levels
+        Names of the levels 0, 1, ... of columns that hold codes of categories, by the names of the columns.
     """
 
     in_memory = True
@@ -322,8 +326,10 @@ class ArrayRows(RowSource):
         columns: Sequence[str] | None = None,
         scaler: Standardiser | None = None,
         noise_variance: Any = None,
+        levels: Mapping[str, Sequence[str]] | None = None,
     ):
         self.X, self.y = checked_rows(X, y)
+        self.levels = {name: tuple(of_column) for name, of_column in (levels or {}).items()}
         if noise_variance is not None:
             self.noise_column = "noise_variance"
         self.noise_variance = None if noise_variance is None else checked_variances(noise_variance, len(self.y))
@@ -446,8 +452,16 @@ def _npy_file(array: Any) -> str:
         return str(Path(file).resolve()) if stream.read(6) == b"\x93NUMPY" else ""
 
 
-def as_rows(X: Any, y: Any = None, noise_variance: Any = None) -> RowSource:
-    """A source as it is, or arrays as `ArrayRows`; a data frame brings the names of its columns."""
+def as_rows(
+    X: Any,
+    y: Any = None,
+    noise_variance: Any = None,
+    categories: Mapping[int | str, Sequence[str] | None] = MappingProxyType({}),
+) -> RowSource:
+    """A source as it is, or arrays as `ArrayRows`; a data frame brings the names of its columns.
+
+    `categories` are the columns that hold categories, with their levels where these are known.
+    """
     if isinstance(X, RowSource):
         if y is not None:
             raise InputError("rows on disk have their target with them: leave y out")
@@ -460,4 +474,10 @@ def as_rows(X: Any, y: Any = None, noise_variance: Any = None) -> RowSource:
         raise InputError("y is missing: give X and y, or rows that have a target, such as open_rows(path, target)")
     names = list(getattr(X, "columns", ()))
     named = names and all(isinstance(name, str) for name in names)
-    return ArrayRows(X, y, names if named else None, noise_variance=noise_variance)
+    levels = {}
+    if names or categories:
+        from integrand.data.categories import coded  # few fits need it
+
+        X, found = coded(X, categories)
+        levels = {names[i] if named else f"x{i}": of_column for i, of_column in found.items()}
+    return ArrayRows(X, y, names if named else None, noise_variance=noise_variance, levels=levels)

@@ -8,23 +8,28 @@ import contextlib
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.data.categories import codes_of, levels_of, sorted_levels
 from integrand.errors import InputError, need
 from integrand.files import replacing
 
 PARQUET = (".parquet", ".pq")
+# Names of the levels of columns that hold categories, by the names of the columns.
+Levels = Mapping[str, Sequence[str]]
+NO_LEVELS: Mapping[Any, Any] = MappingProxyType({})
 # How tables of predictions may end, and files that people try in their place.
 WRITTEN = (".csv", ".csv.gz", *PARQUET)
 _FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
-_ENCODE = "encode it (one column per category), or drop it"
-_LEAVE_OUT = "encode it (one column per category), or leave it out with --drop {name}"
+_ENCODE = "drop it, or for categories give categories=[{name!r}] and use Categorical({name!r}) in the kernel"
+_LEAVE_OUT = "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", or leave it out with --drop {name}"
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # Units of `--dates` in seconds.
 DATE_UNITS = {
@@ -50,7 +55,7 @@ def refuse_missing(place: object, names: Sequence[str], available: Sequence[Any]
 
 def refuse_not_numeric(place: object, name: str, remedy: str = _ENCODE) -> None:
     """A column holds something else than numbers."""
-    raise InputError(f"{place}: column {name!r} is not numeric: {remedy}")
+    raise InputError(f"{place}: column {name!r} is not numeric: {remedy.format(name=name)}")
 
 
 def refuse_non_finite(values: np.ndarray, names: Sequence[str], where: Callable[[int], str]) -> None:
@@ -166,13 +171,17 @@ class Selection:
 
 
 class Chosen(NamedTuple):
-    """Inputs, target, names of the inputs, how dates became numbers, and what is worth saying of the table."""
+    """Inputs, target, names of the inputs, how dates became numbers, what is worth saying of the table, and levels.
+
+    The levels are those of the columns that hold categories, by the names of the columns.
+    """
 
     X: np.ndarray
     y: np.ndarray
     names: list[str]
     dates: tuple[DateRule, ...]
     remarks: tuple[str, ...]
+    levels: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -183,13 +192,15 @@ class Table:
     frame: Any  # pandas.DataFrame
     remarks: tuple[str, ...] = ()
 
-    def columns(self, names: Sequence[str], dates: Sequence[DateRule] = ()) -> np.ndarray:
-        """These columns as a float64 matrix."""
+    def columns(self, names: Sequence[str], dates: Sequence[DateRule] = (), levels: Levels = NO_LEVELS) -> np.ndarray:
+        """These columns as a float64 matrix; codes in the place of categories."""
         refuse_missing(self.path, names, list(self.frame.columns))
         rules, values = {rule.column: rule for rule in dates}, np.empty((len(self.frame), len(names)))
         for i, name in enumerate(names):
             column = self.frame[name]
-            if name in rules:
+            if name in levels:
+                values[:, i] = codes_of(column, levels[name], name)
+            elif name in rules:
                 values[:, i] = rules[name].numbers(self.path, column)
             elif column.dtype.kind not in "iufb":
                 refuse_not_numeric(self.path, name, _remedy(name, column))
@@ -204,11 +215,13 @@ class Table:
 
     def split(self, target: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Inputs, target and the names of the inputs (all other columns)."""
-        X, y, names, _, _ = self.choose(target, Selection())
-        return X, y, names
+        chosen = self.choose(target, Selection())
+        return chosen.X, chosen.y, chosen.names
 
-    def choose(self, target: str, selection: Selection) -> Chosen:
-        """Inputs and target as a selection says."""
+    def choose(
+        self, target: str, selection: Selection, categories: Mapping[int | str, Sequence[str] | None] = NO_LEVELS
+    ) -> Chosen:
+        """Inputs and target as a selection says; `categories` are the columns, by name or number, that hold them."""
         available, remarks = [str(c) for c in self.frame.columns], list(self.remarks)
         units = dict(
             (name, unit or "days") for name, unit in (_date_option(text, available) for text in selection.dates)
@@ -239,12 +252,18 @@ class Table:
             raise InputError(f"{both[0]!r} is under --features and under --drop or --id: choose one")
         if not names:
             raise InputError(f"{self.path} has no column besides the target {target!r}")
-        self._refuse_several([name for name in names if name not in units])
+        levels = {
+            name: tuple(of_column or levels_of(self.frame[name], name))
+            for key, of_column in categories.items()
+            if (name := names[key] if isinstance(key, int) and key < len(names) else key) in names
+        }
+        self._refuse_several([name for name in names if name not in units and name not in levels])
         rules = tuple(
             DateRule.fit(self.path, name, unit, self.frame[name]) for name, unit in units.items() if name in names
         )
         remarks += [str(rule) for rule in rules]
-        return Chosen(self.columns(names, rules), self.columns([target])[:, 0], names, rules, tuple(remarks))
+        X, y = self.columns(names, rules, levels), self.columns([target])[:, 0]
+        return Chosen(X, y, names, rules, tuple(remarks), levels)
 
     def _refuse_several(self, names: Sequence[str]) -> None:
         """Name all columns that are not numeric at once, and the flags that help."""
@@ -255,7 +274,7 @@ class Table:
             flags = [f"--{flag} {','.join(found)}" for flag, found in (("dates", dates), ("drop", text)) if found]
             raise InputError(
                 f"{self.path}: columns {', '.join(map(repr, others))} are not numeric: give {' '.join(flags)}, "
-                "or encode categories (one column per category)"
+                "or name categories in the kernel, as in --kernel \"categorical('name')*rbf\""
             )
 
     def _counts_rows(self, name: str) -> bool:
@@ -352,20 +371,33 @@ class ParquetColumns:
         Files with the same columns.
     names
         Columns to read.
+    levels
+        Columns that hold categories, each with its levels, or None: those that occur. They are read as codes.
     """
 
-    def __init__(self, files: Sequence[Path], names: Sequence[str]):
+    def __init__(
+        self, files: Sequence[Path], names: Sequence[str], levels: Mapping[str, Sequence[str] | None] = NO_LEVELS
+    ):
         self.files, self.names = tuple(files), tuple(names)
         columns = parquet_schema(self.files[0])
-        refuse_missing(self.files[0], self.names, list(columns))
+        refuse_missing(self.files[0], [*self.names, *levels], list(columns))
         for name in self.names:
-            if columns[name] != "number":
+            if columns[name] != "number" and name not in levels:
                 refuse_not_numeric(self.files[0], name)
         self._ends = np.cumsum([rows for _, _, rows in self._groups])
         self.n_rows = int(self._ends[-1]) if len(self._ends) else 0
         if self.n_rows == 0:
             raise InputError(f"{self.files[0]} has no rows")
         self._latest: tuple[int, np.ndarray] = (-1, np.zeros((0, 0)))
+        self.levels = {name: tuple(of_column or self._levels_of(name)) for name, of_column in levels.items()}
+
+    def _levels_of(self, name: str) -> tuple[str, ...]:
+        """The levels that occur in a column of all files, by one pass over this column."""
+        found: set[str] = set()
+        for file, group, _ in self._groups:
+            column = _open_parquet(file).read_row_group(group, columns=[name]).column(name).unique().to_pandas()
+            found |= set(levels_of(np.asarray(column, object), name))
+        return sorted_levels(found, name)
 
     @cached_property
     def _groups(self) -> list[tuple[Path, int, int]]:
@@ -400,12 +432,20 @@ class ParquetColumns:
             self._latest = (-1, np.zeros((0, 0)))  # not two of them at a time
             try:
                 read = _open_parquet(file).read_row_group(group, columns=list(self.names))
-                columns = [read.column(name).to_numpy() for name in self.names]
+                columns = [self._numbers(name, read.column(name)) for name in self.names]
+            except InputError:
+                raise
             except Exception as error:  # pyarrow raises many types for a file that is not what it seems
                 raise InputError(f"{file} cannot be read: row group {group}: {_first_line(error)}") from error
             table = np.stack([np.asarray(column, float) for column in columns], axis=1)
             self._latest = (k, table)
         return table
+
+    def _numbers(self, name: str, column: Any) -> np.ndarray:
+        """A column as it is, or codes in the place of categories."""
+        if name not in self.levels:
+            return column.to_numpy()
+        return codes_of(np.asarray(column.to_pandas(), object), self.levels[name], name)
 
     def where(self, row: int) -> str:
         """File and row in it."""
@@ -473,15 +513,16 @@ def table_blocks(
     dates: Sequence[DateRule] = (),
     ids: Sequence[str] = (),
     sep: str | None = None,
+    levels: Levels = NO_LEVELS,
 ) -> Iterator[TableBlock]:
     """These columns of a table, `rows` rows at a time. A Parquet file of numbers alone is never read as a whole."""
     if path.suffix not in PARQUET or not path.is_file() or dates or ids:
         table = read_table(path, sep)
-        values, named = table.columns(names, dates), table.ids(ids)
+        values, named = table.columns(names, dates, levels), table.ids(ids)
         for i in range(0, len(values), rows):
             yield TableBlock(values[i : i + rows], {name: column[i : i + rows] for name, column in named.items()})
         return
-    table = ParquetColumns([path], names)
+    table = ParquetColumns([path], names, levels)
     for first in range(0, table.n_rows, rows):
         block = table.read(first, min(first + rows, table.n_rows))
         refuse_non_finite(block, names, lambda row, first=first: table.where(first + row))

@@ -1,6 +1,7 @@
 """Kernels: covariance functions as immutable trees of named parts."""
 
 from integrand.kernels.base import Kernel, LeafKernel, Product, Sum, hyperparameter
+from integrand.kernels.categorical import Categorical
 from integrand.kernels.linear import Constant, Linear, Polynomial
 from integrand.kernels.registry import kernel_named, parse_kernel, parse_value, register_kernel, registered_kernels
 from integrand.kernels.stationary import (
@@ -16,6 +17,7 @@ from integrand.kernels.stationary import (
 
 __all__ = [
     "RBF",
+    "Categorical",
     "Constant",
     "Kernel",
     "LeafKernel",

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -28,7 +28,8 @@ class FieldInfo(NamedTuple):
     """Where a field stands: its path, its own name, the columns its kernel sees, its shape when inferred, its unit.
 
     The unit is "x" or "y" (that of the inputs or the output), "y/x", "1/x", or "1" for a number without one. `default`
-    is the prior where neither the user nor the preset gives one.
+    is the prior where neither the user nor the preset gives one; a tuple has one for each entry. `entries` are names
+    of the entries of a vector that does not go by columns. Numbers are positive unless `signed`.
     """
 
     path: str
@@ -36,7 +37,15 @@ class FieldInfo(NamedTuple):
     columns: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     unit: str = "1"
-    default: Prior | Rule | None = None
+    default: Prior | Rule | tuple[Prior, ...] | None = None
+    entries: tuple[str, ...] = ()
+    signed: bool = False
+
+    def labels(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The name of each entry of a vector, such as `lengthscale[age]` or `kappa[station=A]`."""
+        if self.entries:
+            return tuple(f"{self.path}[{names[self.columns[0]]}={entry}]" for entry in self.entries)
+        return tuple(f"{self.path}[{names[i]}]" for i in self.columns)
 
     def without_y(self) -> "FieldInfo":
         """The same in a factor of a product that does not carry the unit of y."""
@@ -109,6 +118,18 @@ class Kernel(eqx.Module):
         """The same kernel with numbers where it has names of columns, for data with these columns."""
         return self
 
+    def map_leaves(self, change: "Callable[[Kernel], Kernel]") -> "Kernel":
+        """The same tree with every kernel that is not made of others replaced by what `change` returns for it."""
+        return change(self)
+
+    def category_levels(self) -> Mapping[int | str, tuple[str, ...] | None]:
+        """The columns that hold categories, each with the names of its levels, or None where they are not known yet."""
+        return {}
+
+    def without_columns(self, columns: Collection[int], names: Sequence[str]) -> "Kernel":
+        """The same kernel, which sees none of these columns unless it was made for one of them."""
+        return self
+
     @property
     def own_scale(self) -> Any:
         """What the field `scale` of a leaf holds; 1.0 for a kernel that has no such field."""
@@ -174,6 +195,14 @@ class Sum(Kernel):
         """See `Kernel.for_columns`."""
         return dataclasses.replace(self, parts=tuple(k.for_columns(names) for k in self.parts))
 
+    def map_leaves(self, change: Callable[[Kernel], Kernel]) -> Kernel:
+        """See `Kernel.map_leaves`."""
+        return dataclasses.replace(self, parts=tuple(k.map_leaves(change) for k in self.parts))
+
+    def category_levels(self) -> Mapping[int | str, tuple[str, ...] | None]:
+        """See `Kernel.category_levels`."""
+        return _all_levels(self.parts)
+
     def expression(self, exact: bool) -> str:
         """See `Kernel.expression`."""
         text = " + ".join(k.expression(exact) for k in self.parts)
@@ -223,6 +252,14 @@ class Product(Kernel):
         """See `Kernel.for_columns`."""
         return dataclasses.replace(self, parts=tuple(k.for_columns(names) for k in self.parts))
 
+    def map_leaves(self, change: Callable[[Kernel], Kernel]) -> Kernel:
+        """See `Kernel.map_leaves`."""
+        return dataclasses.replace(self, parts=tuple(k.map_leaves(change) for k in self.parts))
+
+    def category_levels(self) -> Mapping[int | str, tuple[str, ...] | None]:
+        """See `Kernel.category_levels`."""
+        return _all_levels(self.parts)
+
     @property
     def own_scale(self) -> Any:
         """The one scale of the product: the inferred or open scale of a factor, else 1.0."""
@@ -246,9 +283,19 @@ def _check_shape(field_info: FieldInfo, value: Any) -> Any:
     shape = [len(value)] if isinstance(value, tuple) else list(getattr(value, "shape", ()))
     taken = list(field_info.shape)
     if shape and shape != taken:
-        expected = f"one for each of {taken[0]} columns" if taken else "a single number"
+        each = "entries" if field_info.entries else "columns"
+        expected = f"one for each of {taken[0]} {each}" if taken else "a single number"
         raise InputError(f"{field_info.path} has {shape[0]} values, but takes {expected}")
     return value
+
+
+def _all_levels(parts: tuple[Kernel, ...]) -> Mapping[int | str, tuple[str, ...] | None]:
+    """Of all parts; levels that are known count before those that are not."""
+    found: dict[int | str, tuple[str, ...] | None] = {}
+    for part in parts:
+        for column, levels in part.category_levels().items():
+            found[column] = found.get(column) or levels
+    return found
 
 
 def _flat(kind: "type[Sum | Product]", *kernels: Kernel) -> tuple[Kernel, ...]:
@@ -321,7 +368,7 @@ def hyperparameter(*, default: Prior | Rule | None = None, per_column: bool = Fa
     return eqx.field(default=None, converter=number_or_prior, metadata=metadata)
 
 
-def _column_keys(active: Any) -> tuple[int | str, ...] | None:
+def column_keys(active: Any) -> tuple[int | str, ...] | None:
     """Names or numbers of columns as a tuple; a single one is one column."""
     if active is None:
         return None
@@ -336,8 +383,10 @@ def _column_keys(active: Any) -> tuple[int | str, ...] | None:
 class LeafKernel(Kernel):
     """A kernel that is not made of others. `active` are the columns it sees, by name or number (all by default)."""
 
-    active: tuple[int | str, ...] | None = eqx.field(default=None, converter=_column_keys, static=True, kw_only=True)
+    active: tuple[int | str, ...] | None = eqx.field(default=None, converter=column_keys, static=True, kw_only=True)
     name: str | None = eqx.field(default=None, static=True, kw_only=True)
+    # Fields that an expression may give without their names.
+    positional: ClassVar[tuple[str, ...]] = ()
 
     def columns(self, X: Float[Array, "A D"]) -> Float[Array, "A C"]:
         """The columns of X that this kernel sees."""
@@ -379,6 +428,22 @@ class LeafKernel(Kernel):
                     raise InputError(f"{field.name} has an entry for each column only {reason}: give one value")
                 values[field.name] = entries if per_column else next(iter(entries))
         return dataclasses.replace(kernel, **values) if values else kernel
+
+    def without_columns(self, columns: Collection[int], names: Sequence[str]) -> Kernel:
+        """See `Kernel.without_columns`."""
+        own = self.active_columns(len(names))
+        others = tuple(i for i in own if i not in columns)
+        if others == own:
+            return self
+        name = names[next(i for i in own if i in columns)]
+        if self.active is not None:
+            raise InputError(
+                f"{self} looks at the column {name!r}, which holds categories: leave it out of active, and multiply by "
+                f"Categorical({name!r})"
+            )
+        if not others:
+            raise InputError(f"{self} has no column to see: {', '.join(names)} hold categories. Leave this kernel out")
+        return dataclasses.replace(self, active=others)
 
     def map_fields(self, change: Change, n_columns: int, prefix: str = "") -> Kernel:
         """See `Kernel.map_fields`."""

@@ -1,5 +1,6 @@
 """Kernels of the scalar product x·x', and the constant kernel."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.kernels.base import LeafKernel, hyperparameter
+from integrand.kernels.base import Kernel, LeafKernel, hyperparameter
 from integrand.kernels.registry import register_kernel
 from integrand.priors import HalfCauchy
 
@@ -70,6 +71,10 @@ class Constant(LeafKernel):
     """An unknown constant: scale² for every pair of rows."""
 
     scale: Any = hyperparameter(default=lambda n_columns: HalfCauchy(1.0), unit="y")
+
+    def without_columns(self, columns: Collection[int], names: Sequence[str]) -> Kernel:
+        """Itself: it looks at no column."""
+        return self
 
     def __call__(self, X1: Float[Array, "A D"], X2: Float[Array, "B D"]) -> Float[Array, "A B"]:
         """scale² everywhere."""

@@ -124,17 +124,23 @@ def _kernel(node: ast.expr) -> Kernel:
         case ast.Name(id=name):
             return kernel_named(name)()
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
-            fields = [f.name for f in dataclasses.fields(kernel_named(name))]
-            if arguments:
+            fields, positional = [f.name for f in dataclasses.fields(kernel_named(name))], kernel_named(name).positional
+            given = [ast.keyword(field, a) for field, a in zip(positional, map(_column, arguments), strict=False)]
+            if len(arguments) > len(positional):
                 raise InputError(f"give the fields of {name} by name ({', '.join(fields)}), such as {name}(scale=1)")
             for unknown in (k.arg for k in keywords if k.arg not in fields):
                 raise InputError(f"{name} has no field {unknown!r}: it has {', '.join(fields)}")
-            return _call(kernel_named(name), name, [], keywords)
+            return _call(kernel_named(name), name, [], [*given, *keywords])
         case ast.Call(func=ast.Attribute(value=inner, attr="named"), args=[ast.Constant(value=str(name))], keywords=[]):
             return _kernel(inner).named(name)
     raise InputError(
         f"it holds {_shown(ast.unparse(node))}, but only kernels, +, *, parentheses and .named('name') are allowed"
     )
+
+
+def _column(node: ast.expr) -> ast.expr:
+    """A column whose name stands without quotes."""
+    return ast.Constant(node.id) if isinstance(node, ast.Name) else node
 
 
 def _value(node: ast.expr) -> Any:

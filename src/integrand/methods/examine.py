@@ -79,7 +79,8 @@ def examined(posterior: Posterior, problem: Problem, context: FitContext) -> Pos
 def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding], Sparseness | None]:
     rows, model, n_rows = _some_rows(problem), posterior.model, problem.data.n_rows
     findings = size_findings(n_rows, model.n_theta)
-    findings += column_findings(rows.X, model.columns)
+    numbers = [i for i in range(model.n_columns) if i not in model.levels]
+    findings += column_findings(rows.X[:, numbers], [model.columns[i] for i in numbers])
     sparseness = _sparseness(posterior, problem, rows)
     if sparseness is not None:
         findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs))

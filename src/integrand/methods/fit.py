@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from integrand.compilation import clear_unused_programs
+from integrand.data.categories import about_words, coded
 from integrand.data.checks import checked_rows
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
@@ -25,6 +26,7 @@ from integrand.errors import (
 from integrand.infer.verdict import Finding
 from integrand.kernels import RBF
 from integrand.kernels.base import Kernel
+from integrand.kernels.categorical import PIVOT_ROWS, Categorical, checked_codes
 from integrand.likelihoods import Gaussian, Likelihood, likelihood_named
 from integrand.methods.examine import examined
 from integrand.methods.problem import AUTO, FitContext, Problem, Settings
@@ -110,7 +112,8 @@ def fit(
     method = method or default_method(likelihood)
     bound = settings.pop("bound", None) or default_bound(method)
     transform = settings.pop("target_transform", None)
-    rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y, noise_variance)
+    categories = kernel.category_levels() if isinstance(kernel, Kernel) else {}
+    rows = rows_of_old_arguments(X, y, old) if old else as_rows(X, y, noise_variance, categories)
     model = Model(kernel or RBF(), rows.columns, noise, mean, priors, likelihood, bound, transform)
     spec = FitSpec.of(method, model, rows, Settings.of(settings), Z, resumable=run_dir is not None)
     for finding in spec.findings:
@@ -143,10 +146,11 @@ def prior_predictive(
     include_noise
         True for new observations y, False for the function f.
     """
-    rows = rows_for(model, as_rows(X, y))
+    rows = rows_for(model, as_rows(X, y, categories=model.levels_given))
     overview = rows.overview(Settings().subsample_rows, seed)
-    scaler = overview.standardiser(model.likelihood)
-    model = model.for_data(scaler)
+    model, scaler = standardised_for(model, rows, overview)
+    if at is not None:
+        at = coded(at, model.levels)[0] if model.levels else at
     for doubt in doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview)):
         warnings.warn(f"{doubt.sentence} {doubt.remedy}", PriorWarning, stacklevel=callers_level())
     if at is None:
@@ -224,16 +228,16 @@ def update(
     UnreliableWeightsError
         If weights cannot be trusted and there are no old rows. Other rows than the posterior has seen are refused.
     """
-    rows = as_rows(X, y, noise_variance)
+    rows = as_rows(X, y, noise_variance, posterior.model.levels)
     updated = posterior.update(rows, strict=old_rows is None)
     updates = updated.updates
     if old_rows is None or updates is None or not (updates.problem or updates.uncovered):
         return updated
     reason = updates.problem or "the inducing points missed new rows"
     Z = None if updates.uncovered else posterior.Z
-    old, earlier = _old_rows(old_rows, posterior.model.columns)
+    old, earlier = _old_rows(old_rows, posterior.model)
     posterior.refuse_other_rows(old)
-    fitted = _fitted_again(posterior, _joined(old, rows), Z, {**earlier, **settings}, progress)
+    fitted = _fitted_again(posterior, _joined(old, rows, posterior.model), Z, {**earlier, **settings}, progress)
     note = f"Fitted again with all {old.n_rows + rows.n_rows} rows, because {reason}."
     return enforce_verdict(dataclasses.replace(fitted, notes=(*fitted.notes, note)), strict)
 
@@ -256,17 +260,18 @@ def _fitted_again(
         return run(spec, store, progress)
 
 
-def _joined(old: RowSource, new: RowSource) -> ArrayRows:
+def _joined(old: RowSource, new: RowSource, model: Model) -> ArrayRows:
     """Both as arrays; where one knows the noise of its rows, that of the others is unknown and adds nothing."""
     D, tables = old.n_columns, [rows.read(0, rows.n_rows) for rows in (old, new)]
     X, y = (np.concatenate([table[:, columns] for table in tables]) for columns in (slice(0, D), D))
     v = None
     if old.noise_column is not None or new.noise_column is not None:
         v = np.concatenate([t[:, D + 1] if t.shape[1] > D + 1 else np.zeros(len(t)) for t in tables])
-    return ArrayRows(X, y, old.columns, noise_variance=v)
+    levels = {model.columns[i]: of_column for i, of_column in model.levels.items()}
+    return ArrayRows(X, y, old.columns, noise_variance=v, levels=levels)
 
 
-def _old_rows(old_rows: Any, columns: tuple[str, ...]) -> tuple[RowSource, dict[str, Any]]:
+def _old_rows(old_rows: Any, model: Model) -> tuple[RowSource, dict[str, Any]]:
     """The rows that a posterior has seen, and the settings of its run directory if that is where they are."""
     settings: dict[str, Any] = {}
     if isinstance(old_rows, str | Path):
@@ -279,16 +284,16 @@ def _old_rows(old_rows: Any, columns: tuple[str, ...]) -> tuple[RowSource, dict[
     elif isinstance(old_rows, RowSource):
         rows = old_rows
     elif isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
-        rows = as_rows(*old_rows)
+        rows = as_rows(*old_rows, categories=model.levels)
     else:
         raise InputError(
             "old_rows are (X, y) or (X, y, noise_variance), rows such as open_rows(path, target), or a run directory"
         )
-    if rows.n_columns != len(columns):
-        raise InputError(f"old_rows have {rows.n_columns} columns, but the model was fitted to {len(columns)}")
+    if rows.n_columns != model.n_columns:
+        raise InputError(f"old_rows have {rows.n_columns} columns, but the model was fitted to {model.n_columns}")
     if rows.processes.size > 1 or 8 * rows.n_rows * len(rows.names) > rows.memory:
         raise InputError("old_rows must fit in memory: fit a table of all rows, old and new, with Z=posterior.Z")
-    return rows.but(columns), settings
+    return rows.but(model.columns), settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,12 +317,14 @@ class FitSpec:
         chosen, rows = method_named(method), rows_for(model, rows)
         chosen.check(settings, model.likelihood, rows, resumable)
         overview = rows.overview(settings.subsample_rows, settings.seed)
-        scaler = overview.standardiser(model.likelihood)
-        model = model.for_data(scaler)
-        chosen.check_model(model, overview)
+        model, scaler = standardised_for(model, rows, overview)
+        chosen.check_model(model, overview, settings.schedule)
         found = doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview))
         findings = tuple(Finding(d.code, False, d.sentence, d.remedy) for d in found)
-        Z = None if Z is None else scaler.transform_X(np.asarray(Z, float))
+        if Z is not None:
+            Z = scaler.transform_X(np.asarray(Z, float))
+            if model.levels:
+                checked_codes(Z, model.levels, model.columns, "inducing inputs")
         return cls(method, model, scaler, settings, rows, overview.subsample, Z, findings)
 
     @property
@@ -384,6 +391,7 @@ class FitSpec:
             subsample = rows.overview(settings.subsample_rows, settings.seed).subsample
         findings = tuple(Finding(**finding) for finding in header.get("findings", ()))
         standardiser = Standardiser(**scaler)
+        _refuse_other_levels(model, rows)
         model = model.restored_for(standardiser)
         return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
 
@@ -394,6 +402,57 @@ def rows_for(model: Model, rows: RowSource) -> RowSource:
     return rows.with_log_target() if transform is not None and transform.of_log else rows
 
 
+def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple[Model, Standardiser]:
+    """The model for these rows, standardised, and how: columns of categories have levels now, and stay as they are."""
+    scaler = overview.standardiser(model.likelihood)
+    words = [name for name in rows.levels if model.columns.index(name) not in model.levels]
+    if words:
+        raise InputError(about_words(words[0]))
+    if model.levels:
+        X = _some_inputs(rows, overview)
+        found = {i: _levels(rows, i, overview) for i in model.levels}
+
+        def with_levels(kernel: Any) -> Kernel:
+            return kernel.with_levels(found) if isinstance(kernel, Categorical) else kernel
+
+        def with_pivots(kernel: Any) -> Kernel:
+            return kernel.with_pivots(X, y, found) if isinstance(kernel, Categorical) else kernel
+
+        model = model.with_leaves(with_levels)
+        _refuse_other_levels(model, rows)
+        checked_codes(X, model.levels, model.columns, "rows")
+        scaler = scaler.leaving(model.levels)
+        y = rows.arrays()["y"] if overview.subsample is None else overview.subsample[:, rows.n_columns]
+        some = np.linspace(0, len(y) - 1, min(len(y), PIVOT_ROWS)).astype(int)
+        X, y = scaler.transform_X(X[some]), scaler.transform_y(y[some])
+        model = model.with_leaves(with_pivots)
+    return model.for_data(scaler), scaler
+
+
+def _levels(rows: RowSource, column: int, overview: Overview) -> tuple[str, ...]:
+    """The levels of a column: those of its words, else one for each code up to the largest."""
+    if rows.columns[column] in rows.levels:
+        return rows.levels[rows.columns[column]]
+    if overview.high[column] > 1e6:
+        raise InputError(
+            f"the column {rows.columns[column]!r} holds {overview.high[column]:g}: in arrays of numbers give its "
+            "categories as codes 0, 1, ..."
+        )
+    return tuple(str(code) for code in range(max(int(overview.high[column]), 0) + 1))
+
+
+def _refuse_other_levels(model: Model, rows: RowSource) -> None:
+    """Rows that bring levels of their own must agree with the model about their codes."""
+    for column, of_column in model.levels.items():
+        name = rows.columns[column]
+        if rows.levels.get(name, of_column) != of_column:
+            theirs = ", ".join(rows.levels[name][:6])
+            raise InputError(
+                f"the rows have the levels {theirs} in the column {name!r}, and the model {', '.join(of_column[:6])}: "
+                "leave levels= out of Categorical, and resume with the rows of the fit"
+            )
+
+
 def _y_range(overview: Overview) -> tuple[float, float]:
     return float(overview.low[-1]), float(overview.high[-1])
 
@@ -401,7 +460,7 @@ def _y_range(overview: Overview) -> tuple[float, float]:
 def _some_inputs(rows: RowSource, overview: Overview) -> np.ndarray:
     """Inputs of some rows, or of all, in their own units."""
     if overview.subsample is not None:
-        return overview.subsample[:, :-1]
+        return overview.subsample[:, : rows.n_columns]
     return rows.arrays()["X"]
 
 

@@ -94,7 +94,8 @@ def starting_unknowns(problem: Problem, plain: bool = False) -> tuple[Unknowns, 
     elif problem.Z is not None:
         Z, name = problem.Z, "given"
     else:
-        Z, name = k_means(problem.rng(0), np.asarray(problem.data.arrays()[0]), problem.n_inducing), "k-means"
+        X = np.asarray(problem.data.arrays()[0])
+        Z, name = k_means(problem.rng(0), X, problem.n_inducing, model.levels), "k-means"
     q = FactoredGaussian(np.zeros(len(Z)), np.eye(len(Z)))
     if gaussian and not plain:
         q = best_q(problem, phi, Z) or q

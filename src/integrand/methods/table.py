@@ -35,6 +35,7 @@ class Method:
     paper: bool = False  # has the schedule of the paper's runs
     collapsed: bool = False  # needs the rows only through the sums of the collapsed bound
     known_noise: bool = False  # rows may come with the variance of their noise
+    draws_Z: bool = False  # columns of codes have no density
     package: str = ""  # of the extra `samplers`, that the method's own sampler needs
 
     def check(
@@ -63,11 +64,16 @@ class Method:
         if rows is not None:
             self._check_rows(settings, likelihood, rows)
 
-    def check_model(self, model: Model, overview: Overview) -> None:
+    def check_model(self, model: Model, overview: Overview, schedule: str = Settings.schedule) -> None:
         """Refuse to draw where there is nothing to draw: a posterior needs hyperparameters, and a y that varies.
 
-        And refuse a collapsed bound that the method does not use.
+        And refuse a collapsed bound that the method does not use, and categories where Z is drawn.
         """
+        if model.levels and self.draws_Z:
+            others = _names(method for method in METHODS.values() if not method.draws_Z)
+            raise InputError(f"{self.name} draws Z, which categories have no density for: use {others}")
+        if model.levels and schedule == "paper":
+            raise InputError("the paper has no schedule for categories: leave `schedule` out")
         if model.bound != BOUNDS[0] and not self.collapsed:
             others = _names(method for method in METHODS.values() if method.collapsed)
             raise InputError(f"{self.name} has no collapsed bound: leave bound={model.bound!r} out, or use {others}")
@@ -311,6 +317,7 @@ _TABLE = (
         "joint_hmc",
         "bsgp",
         draws=True,
+        draws_Z=True,
         any_likelihood=True,
         samplers=("sghmc",),
         package="blackjax",
@@ -321,6 +328,7 @@ _TABLE = (
         "fbgp",
         "fbgp",
         draws=True,
+        draws_Z=True,
         samplers=("nuts",),
         collapsed=True,
         known_noise=True,

@@ -51,8 +51,13 @@ def posterior_group(model: Model, theta: Mapping[str, np.ndarray]) -> Group:
     for p in model.parameters:
         along = (f"{p.name}_column",) if p.shape else ()
         variables[p.name] = ((*_DRAWS, *along), theta[p.name])
-        coords |= {dimension: [model.columns[i] for i in p.columns] for dimension in along}
+        coords |= {dimension: [_inside(label) for label in p.labels] for dimension in along}
     return Group(variables, coords)
+
+
+def _inside(label: str) -> str:
+    """What stands in the brackets of a label such as `lengthscale[age]`."""
+    return label.partition("[")[2][:-1]
 
 
 def sample_stats_group(chains: Chains) -> Group:

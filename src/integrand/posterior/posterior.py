@@ -18,7 +18,14 @@ from integrand.data.checks import checked_matrix, checked_variances, logarithms
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource, as_rows
-from integrand.errors import ExtrapolationWarning, InputError, UnreliableWeightsError, callers_level, counted
+from integrand.errors import (
+    ExtrapolationWarning,
+    InputError,
+    UnknownCategoryWarning,
+    UnreliableWeightsError,
+    callers_level,
+    counted,
+)
 from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
@@ -192,14 +199,21 @@ class Posterior:
         return self.scaler.inverse_X(inputs.mean(axis=0) if self.conditional.inputs_vary else inputs)
 
     def predict(
-        self, X: Any, *, include_noise: bool, memory: int = 256 * 2**20, noise_variance: Any = None
+        self,
+        X: Any,
+        *,
+        include_noise: bool,
+        memory: int = 256 * 2**20,
+        noise_variance: Any = None,
+        strict: bool = False,
     ) -> Predictive:
         """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`).
 
         `noise_variance` is the known variance of each row's noise, in squared units of y. The model's own noise is
-        added to it.
+        added to it. A category that the fit did not know is predicted by the prior, with an UnknownCategoryWarning;
+        under `strict` it is an InputError.
         """
-        X = checked_matrix(X, "X")
+        X = self._inputs(X, strict)
         if noise_variance is not None:
             check_known_noise(self.model)
             noise_variance = checked_variances(noise_variance, len(X)) if include_noise else None
@@ -221,9 +235,11 @@ class Posterior:
         """The gradient of f at the rows of X: the mixture over draws of each ∂f/∂x_d, in units of y per unit of x_d.
 
         For kernels whose functions are differentiable: all but Matern12. With another likelihood than the Gaussian f is
-        the latent function, such as the log of a rate.
+        the latent function, such as the log of a rate. Along a column of categories the slope is zero.
         """
-        X = checked_matrix(X, "X")
+        if self.model.target_transform is not None:
+            raise InputError("with a target_transform f has other units than y: fit without it to predict gradients")
+        X = self._inputs(X)
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
         self._warn_outside(X)
@@ -233,9 +249,42 @@ class Posterior:
         self, X: Any, n_draws: int = 100, *, include_noise: bool = True, seed: int = 0
     ) -> Float[np.ndarray, "n T"]:
         """Draws of y (or of f) at the rows of X from the priors alone, each a function at all rows; in units of y."""
-        X = self.scaler.transform_X(checked_matrix(X, "X"))
+        X = self.scaler.transform_X(self._inputs(X))
         drawn = self.scaler.inverse_y(draws_from_prior(self.model, X, n_draws, seed, include_noise))
         return drawn if self.model.target_transform is None else self.model.target_transform.original(drawn)
+
+    def _inputs(self, X: Any, strict: bool = False) -> Float[np.ndarray, "T D"]:
+        """Checked inputs, with codes in the place of categories; see `predict` for those that are unknown."""
+        levels = self.model.levels
+        if not levels:
+            return checked_matrix(X, "X")
+        from integrand.data.categories import coded, unknown_rows  # few models need it
+
+        X = checked_matrix(coded(X, levels)[0], "X")
+        if X.shape[1] == self.model.n_columns and (found := unknown_rows(X, levels, self.model.columns)):
+            listed = ", ".join(f"{count} of {len(X)} rows in the column {name!r}" for name, count in found.items())
+            text = f"categories that the fit did not know: {listed}"
+            if strict:
+                raise InputError(f"{text}. Leave these rows out, or predict without strict=True")
+            text += ". They are predicted by the prior: as one new level, uncorrelated with the others"
+            warnings.warn(text, UnknownCategoryWarning, stacklevel=callers_level())
+        return X
+
+    def level_correlations(self, column: str) -> tuple[tuple[str, ...], Float[np.ndarray, "C n K K"]]:
+        """How alike the functions of the levels of a column are: their names, and the correlations at each draw.
+
+        They are those of f at one place: other columns are at their means, other categories at their first level.
+        """
+        at = list(self.model.columns).index(column) if column in self.model.columns else -1
+        if at not in self.model.levels:
+            known = ", ".join(self.model.columns[i] for i in self.model.levels) or "none"
+            raise InputError(f"the column {column!r} holds no categories: those that do are {known}")
+        points = np.zeros((len(self.model.levels[at]), self.model.n_columns))
+        points[:, at] = np.arange(len(points))
+        B = _covariances_at(self.chains.x.reshape(-1, self.model.n_theta), points, self.model)
+        sd = np.sqrt(np.diagonal(B, axis1=1, axis2=2))
+        correlations = B / (sd[:, :, None] * sd[:, None, :])
+        return self.model.levels[at], correlations.reshape(*self.chains.x.shape[:2], *B.shape[1:])
 
     def outside(self, X: Float[np.ndarray, "T D"]) -> Float[np.ndarray, "T D"]:
         """How many lengthscales each value lies outside the range of its training column; 0 inside.
@@ -355,9 +404,9 @@ class Posterior:
             If k-hat is above 0.7, or few draws have all the weight: the rows change θ too much.
             `integrand.update(posterior, X, y, old_rows=...)` then fits all rows again.
         """
-        rows, began = as_rows(X, y, noise_variance), time.monotonic()
+        rows, began = as_rows(X, y, noise_variance, self.model.levels), time.monotonic()
         if rows.noise_column is not None:
-            check_gaussian(self.model.likelihood)
+            check_known_noise(self.model)
         check_updatable(self.model, self.conditional, rows)
         earlier = self.updates
         before = earlier
@@ -419,7 +468,7 @@ class Posterior:
             raise InputError("`to_arviz` takes rows with their observations: give both X and y, or neither")
         chains, of_rows = self.chains, {}
         if X is not None:
-            X, y = checked_matrix(X, "X"), finite_array(y, "y")
+            X, y = self._inputs(X), finite_array(y, "y")
             if y.shape != (len(X),):
                 raise InputError(f"y has shape {y.shape} for {len(X)} rows of X: one number per row is needed")
             self.model.likelihood.check_y(y)
@@ -445,7 +494,7 @@ class Posterior:
 
     def _standardised(self, X: Any, y: Any, noise_variance: Any) -> Dataset:
         """Rows with observations, checked and standardised."""
-        X, y = checked_matrix(X, "X"), finite_array(y, "y")
+        X, y = self._inputs(X), finite_array(y, "y")
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
         if y.shape != (len(X),):
@@ -477,6 +526,15 @@ class Posterior:
     def unit_offset(self, p: Parameter) -> float:
         """What is added in original units: the mean of y, for a constant mean."""
         return unit_offset(p.name, self.scaler)
+
+
+@in_float64
+def _covariances_at(
+    phis: Float[np.ndarray, "J P"], points: Float[np.ndarray, "K D"], model: Model
+) -> Float[np.ndarray, "J K K"]:
+    """k of a few points with each other, at each draw."""
+    of_one = jax.jit(lambda phi: model.gp(model.theta(phi)).kernel.gram(jnp.asarray(points)))
+    return np.array([of_one(jnp.asarray(phi)) for phi in phis])
 
 
 def _merged(inferred: np.ndarray, fixed: np.ndarray, free: np.ndarray) -> np.ndarray:

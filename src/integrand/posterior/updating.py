@@ -25,6 +25,7 @@ from integrand.errors import InputError, counted
 from integrand.infer.base import Chains, Finding
 from integrand.infer.importance import K_HAT_LIMIT, Smoothed
 from integrand.infer.verdict import Verdict
+from integrand.kernels.categorical import checked_codes
 from integrand.likelihoods import Gaussian
 from integrand.linalg import Jitter, cholesky, log_diagonal_sum, triangular_inverse
 from integrand.model import Model
@@ -213,6 +214,12 @@ def check_updatable(model: Model, conditional: Conditional, rows: RowSource) -> 
         raise InputError(
             f"update is for Gaussian noise: with a {model.likelihood.name} likelihood fit all rows again, old and new"
         )
+    if model.target_transform is not None:
+        raise InputError("update is not for models with a target_transform: fit all rows again, old and new")
+    if model.levels:
+        if not rows.in_memory:
+            raise InputError("with categories update takes arrays or a data frame: read the new rows into memory")
+        checked_codes(rows.arrays()["X"], model.levels, model.columns, "new rows")
     if not isinstance(conditional, SparseConditional | ExactConditional):
         raise InputError(
             "update is for methods that integrate f or u in closed form, such as sgpr-hmc, ml2 or gpr-hmc: fit all "

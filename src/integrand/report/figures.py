@@ -274,8 +274,10 @@ def slices(
     chosen = relevant_columns(posterior, 4) if columns is None else list(columns)
     made = panels(len(chosen), ax, (2.4, 2.0))
     for panel, column in zip(made, chosen, strict=True):
-        grid = _grid(panel, points[:, column])
-        at = np.tile(np.median(points, axis=0), (len(grid), 1))
+        levels, at_medians = posterior.model.levels, np.median(points, axis=0)
+        at_medians[list(levels)] = np.round(at_medians[list(levels)])
+        grid = np.arange(float(len(levels[column]))) if column in levels else _grid(panel, points[:, column])
+        at = np.tile(at_medians, (len(grid), 1))
         at[:, column] = grid
         if y is not None:
             _dots(panel, points[:, column], np.asarray(y, float))

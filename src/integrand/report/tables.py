@@ -114,7 +114,8 @@ def relevances(posterior: Posterior) -> list[Row]:
 def relevant_columns(posterior: Posterior, n: int) -> list[int]:
     """Numbers of the `n` most relevant columns; in the order of the data where the kernel does not tell."""
     ranked = [row["column"] for row in relevances(posterior)]
-    return list(dict.fromkeys([*ranked, *range(posterior.model.n_columns)]))[:n]
+    others = sorted(range(posterior.model.n_columns), key=lambda i: i in posterior.model.levels)  # categories last
+    return list(dict.fromkeys([*ranked, *others]))[:n]
 
 
 def hyperparameters(posterior: Posterior) -> list[Row]:
@@ -207,5 +208,6 @@ def _unit(posterior: Posterior, p: Parameter, i: int) -> str:
     factors = unit_factors(p.unit, p.columns, posterior.scaler)
     if not p.shape and not np.all(factors == factors[0]):
         return "standardised"
-    column = posterior.model.columns[p.columns[i]] if p.shape or len(p.columns) == 1 else "x"
+    own = p.columns[0] if len(p.columns) == 1 else p.columns[i] if p.shape else None
+    column = "x" if own is None else posterior.model.columns[own]
     return unit_text(p.unit, column, y_text(posterior.model))
