@@ -7,7 +7,7 @@ import sys
 
 from source import MODULES, ROOT
 
-MAX_FILES = 134
+MAX_FILES = 138
 MAX_PARAMETERS, MAX_LONG_SIGNATURES = 8, 7
 MAX_FILES_OF_A_FIT = 52
 

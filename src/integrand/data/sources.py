@@ -456,7 +456,7 @@ def as_rows(
     X: Any,
     y: Any = None,
     noise_variance: Any = None,
-    categories: Mapping[int | str, Sequence[str] | None] = MappingProxyType({}),
+    categories: Mapping[Any, Sequence[str] | None] = MappingProxyType({}),
 ) -> RowSource:
     """A source as it is, or arrays as `ArrayRows`; a data frame brings the names of its columns.
 
