@@ -1,7 +1,7 @@
 """Run directories and model files that an earlier version left: they resume, and they predict the same."""
 
 import json
-import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,17 @@ import integrand
 from integrand.storage.run_directory import RunDirectory
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures"
-RUNS = json.loads((FIXTURES / "runs.json").read_text())
+with zipfile.ZipFile(FIXTURES / "runs.zip") as archive:
+    RUNS = json.loads(archive.read("runs.json"))
 NEW = np.array([[0.5, 90.0], [3.0, 100.0], [7.5, 120.0]])
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_of_an_earlier_version_goes_on(name, tmp_path):
     """Its settings have their old names and its jitter is beside them; the draws on disk stay the first ones."""
-    folder = shutil.copytree(FIXTURES / name, tmp_path / "run")
+    with zipfile.ZipFile(FIXTURES / "runs.zip") as archive:
+        archive.extractall(tmp_path)
+    folder = tmp_path / name
     with RunDirectory.open(folder) as run:
         start, header = run.load("warm_start")[0], run.header
         drawn = run.load("draws_000")[0]["x"] if run.has("draws_000") else np.zeros((2, 0, 99))

@@ -19,7 +19,9 @@ _ALSO = {"hyperposterior": ["agreement"]}
 
 
 def write_page(rows: list[Row], out: Path, profile: str, planned: int, machine: dict[str, str]) -> None:
-    """Write peers.md to `out`, and its CSV files and figures to `out`/peers. Measures without rows are left out.
+    """Write peers.md to `out`, and figures and CSV files to `out`/peers; git ignores the CSV files.
+
+    Measures without rows are left out.
 
     `planned` is the number of jobs of the profile, `machine` the facts of the machine.
     """
@@ -91,7 +93,6 @@ def _section(table: Table, drawn: list[str]) -> str:
         parts += ([f"**{heading}**"] if heading else []) + [markdown(columns, cells)]
     if table.remarks:
         parts.append("Not finished:\n\n" + "\n".join(f"- {remark}" for remark in table.remarks))
-    parts.append(f"All rows: [{table.name}.csv](peers/{table.name}.csv).")
     return "\n\n".join(parts)
 
 
@@ -104,7 +105,8 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
         "compiled code of PyTensor and Numba is on disk. For table 3 so is ours; elsewhere our cache is off.",
         "A job is a fresh process on a warm machine.",
         "A run can be made in pieces (`python -m benchmarks.peers --measures … --only …`). Jobs that are compared by "
-        "their seconds form a group and run in turns. The CSV files have commit and time of each row.",
+        "their seconds form a group and run in turns.",
+        "`python -m benchmarks.peers --collect` also writes a CSV file for each measure, with commit and time of a row.",
         f"A row is called busy if other processes used more than {BUSY_CORES:g} of its cores.",
         "A commit that ends in `-dirty` had changes that were not committed.",
     ]

@@ -66,8 +66,6 @@ def test_the_published_page_has_the_numbers_of_the_table(tmp_path, monkeypatch):
     rows = counting([table[key] for key in sorted(table)], planned)
     assert len(rows) == len(planned) == len(table)
     write_page(rows, tmp_path, "full", len(planned), about("peers"))
-    for name in ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth"):
-        assert (tmp_path / "peers" / f"{name}.csv").read_text() == (EVIDENCE / "peers" / f"{name}.csv").read_text()
 
     def lines(folder):
         return [line for line in (folder / "peers.md").read_text().splitlines() if not line.startswith("![")]
@@ -96,7 +94,6 @@ def page(tmp_path_factory):
 def test_every_measure_has_a_table_a_csv_and_a_figure(page):
     text = (page / "peers.md").read_text()
     for name in ("gradient", "ml2", "hyperposterior", "product", "accuracy", "growth"):
-        assert f"(peers/{name}.csv)" in text
         assert f"(peers/{name}.png)" in text
         assert (page / "peers" / f"{name}.png").stat().st_size > 5_000
         with (page / "peers" / f"{name}.csv").open() as file:

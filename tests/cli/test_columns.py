@@ -1,6 +1,7 @@
 """Columns as people have them: dates, names of rows, semicolons, an index; from the table to predictions."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from integrand.cli.app import app
-from integrand.data.tables import Selection, read_table
+from integrand.data.tables import Selection, Table, read_table
 from integrand.errors import InputError
 from integrand.storage.model_file import load_model
 
@@ -160,3 +161,33 @@ def test_a_directory_has_no_selection(frame, tmp_path):
     (tmp_path / "parts").mkdir()
     frame[["temp", "y"]].to_parquet("parts/a.parquet")
     assert "for one file" in run("fit", "parts", *FAST, "--drop", "temp").stderr
+
+
+# ---- what is said of a column that is not numeric
+
+
+def said(column):
+    with pytest.raises(InputError) as error:
+        Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
+    return str(error.value).removeprefix("t.csv: column 'a' is not numeric: ")
+
+
+@pytest.mark.parametrize("column", [["red", "green", "red"], ["red", "1", "green"], ["red", "1"]])
+def test_a_column_of_words_is_to_be_encoded(column):
+    assert (
+        said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\", or leave it out with --drop a"
+    )
+
+
+def test_words_among_numbers_are_named():
+    assert said(["1", "2.5", "abc", "4"]) == "one of its values is no number, the first 'abc' in row 3: " + MEND
+    assert said(["1", "?", None, "n/a!", "4", "7"]).startswith("2 of its values are no numbers, the first '?' in row 2")
+
+
+def test_a_file_with_one_bad_cell(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\noops,4\n5,6\n")
+    with pytest.raises(InputError, match=r"'oops' in row 3"):
+        read_table(tmp_path / "t.csv").split("b")
+
+
+MEND = "mend or drop such rows"
