@@ -4,8 +4,8 @@ V. Lalchand, W. P. Bruinsma, D. R. Burt and C. E. Rasmussen, "Sparse Gaussian Pr
 Integrate?", NeurIPS 2022.
 
 - `tables.csv`: RMSE table (appendix), NLPDs behind the bar charts, ablation of Z, seconds of training, Elevators
-  against M, the one-dimensional example. `dataset` is M for Elevators. A missing standard error was not printed. The bar charts
-  print none either: those of their NLPDs are from `benchmarks_nlpd_main.csv` of the authors' repository
+  against M, the one-dimensional example. `dataset` is M for Elevators. A missing standard error was not printed. The
+  bar charts print none either: those of their NLPDs are from `benchmarks_nlpd_main.csv` of the authors' repository
   (vr308/Generalised-Gaussian-Processes, commit 4e671f3), of SGPR + HMC from the paper's ablation.
 - `nuts_summary.csv`: the appendix's summaries of NUTS on split 4, in standardised units.
 

@@ -106,7 +106,7 @@ def _how(rows: list[Row], machine: dict[str, str], profile: str) -> str:
         "A job is a fresh process on a warm machine.",
         "A run can be made in pieces (`python -m benchmarks.peers --measures … --only …`). Jobs that are compared by "
         "their seconds form a group and run in turns.",
-        "`python -m benchmarks.peers --collect` also writes a CSV file for each measure, with commit and time of a row.",
+        "`python -m benchmarks.peers --collect` also writes a CSV file for each measure. It has commit and time.",
         f"A row is called busy if other processes used more than {BUSY_CORES:g} of its cores.",
         "A commit that ends in `-dirty` had changes that were not committed.",
     ]
