@@ -169,6 +169,7 @@ def test_a_system_that_does_not_tell(system, monkeypatch, tmp_path):
     assert not compilation.clear_unused_programs()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not compilation.max_maps(), reason="the system does not tell of memory maps")
 def test_programs_are_given_back_and_compiled_again():
     code = """

@@ -38,6 +38,7 @@ def test_what_is_in_an_extra_is_not_in_the_core():
     assert not names(PROJECT["dependencies"]) & set().union(*extras)
 
 
+@pytest.mark.slow
 def test_the_core_fits_predicts_and_saves_alone(tmp_path):
     code = f"""
 import sys

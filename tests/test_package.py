@@ -117,6 +117,7 @@ def test_import_pulls_in_nothing_heavy():
     assert not loaded & {*HEAVY, "numpyro"}
 
 
+@pytest.mark.slow
 def test_import_takes_at_most_three_times_as_long_as_jax():
     def seconds(statement):  # of the processor: others may use it, too
         return float(run(f"import time; {statement}; print(time.process_time())"))

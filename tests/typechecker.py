@@ -10,7 +10,7 @@ from beartype.roar import BeartypeDecorHintPep3119Exception
 _beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _always = jaxtyping.jaxtyped
 # A fit calls the same function thousands of times with the same shapes: of each only so many calls a test are checked.
-_CALLS = 50
+_CALLS = 4
 _test = 0
 
 

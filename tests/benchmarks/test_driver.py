@@ -220,6 +220,7 @@ def test_an_optimum_is_where_the_referee_finds_the_same_bound(job, problem, tmp_
     assert bounds == sorted(bounds)
 
 
+@pytest.mark.slow
 def test_draws_come_with_what_the_tables_ask_of_them(job, problem, tmp_path):
     options = {"method": "sgpr-hmc-fixed-z", "priors": "paper", "chains": 2, "cap": 60.0, "predictive_draws": 20}
     row, arrays = peer_integrand.sample(job("sample", "integrand-fixed-z", **options))

@@ -111,6 +111,7 @@ def test_gradients():
     against_differences(lambda *p: centred_slopes(Poisson(), *p, sites, data, JITTER), (gp, Z, v))
 
 
+@pytest.mark.slow
 def test_gradient_where_blocks_are_made_again(monkeypatch):
     monkeypatch.setattr("integrand.data.dataset._KEEP_BYTES", 0)
     X, y, Z, v = make_rows(StudentT(), N=13, M=4)

@@ -110,6 +110,7 @@ def evidence_of_three():
     return np.sum(np.exp(fit - 0.5 * np.sum(grid**2, axis=1))) * (0.1 / np.sqrt(2 * np.pi)) ** 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_draws", [1, 64])
 def test_estimates_are_unbiased(n_draws):
     rows, prior = three()

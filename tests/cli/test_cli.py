@@ -219,6 +219,7 @@ def test_a_resumed_run_says_what_it_was_resumed_with_and_all_its_time(files):
     assert re.search(r"<td[^>]*>max_draws</td><td[^>]*>30</td>", page)
 
 
+@pytest.mark.slow
 def test_counts_have_scores_but_no_joint_density(files):
     counted = table().assign(y=np.arange(40) % 4)
     counted.to_csv("counts.csv", index=False)

@@ -75,6 +75,7 @@ def compare(*arguments):
     return CliRunner().invoke(app, ["compare", "t.csv", "--target", "y", *arguments])
 
 
+@pytest.mark.slow
 def test_kernels_and_priors_are_ranked_by_leave_one_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

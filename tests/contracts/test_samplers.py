@@ -45,6 +45,8 @@ pytestmark = pytest.mark.usefixtures("as_users_see_it")
 IN_PYTHON = ("default", "nuts", "independence", "delayed acceptance")
 INSIDE_XLA = ("hmc", "mala", "metropolis", "slice")
 SAMPLERS = (*IN_PYTHON, *INSIDE_XLA)
+# Those inside XLA share all but one step, which has tests of its own: one shows what is around it, the slow suite all.
+ONE_INSIDE_XLA = [pytest.param(n, marks=pytest.mark.slow if n in INSIDE_XLA[1:] else ()) for n in SAMPLERS]
 
 
 SHORT = Plan(warmup=60, draws=60, seed=(3,))
@@ -123,8 +125,15 @@ POSTERIORS = {
 MEANS = {"gaussian": MEAN, "skewed": np.array([1.0, SLOPE]) * LOG_GAMMA.mean()}
 
 
-@pytest.mark.parametrize("posterior", POSTERIORS)
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    ("name", "posterior"),
+    [
+        # Both are dear to the surrogate's many steps in Python; its own tests have skewed densities, too.
+        pytest.param(n, p, marks=pytest.mark.slow if p == "skewed" and n not in IN_PYTHON[:3] else ())
+        for n in SAMPLERS
+        for p in POSTERIORS
+    ],
+)
 def test_mean_sd_and_quantiles(name, posterior):
     target, coordinates, sds, marginals = POSTERIORS[posterior]
     result = run(name, target, coordinates, Plan(warmup=150, draws=800, seed=(1,)), chains=4)
@@ -166,7 +175,7 @@ def test_it_says_how_long_it_warmed_up_and_counts_what_it_evaluated(name):
     assert result.failures + target.counter.failures <= 0.01 * evaluations  # of MALA, a move far down is one, too
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_a_pilot_shows_the_shape(name):
     posterior = POSTERIORS["gaussian"]
     sampler = {"default": DefaultSampler(), "nuts": NUTS(), "independence": IndependenceMH()}.get(name)
@@ -185,7 +194,7 @@ def test_a_pilot_shows_the_shape(name):
 # --- the same seed
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_same_seed_same_draws_however_many_run_at_once(name):
     plan = Plan(warmup=60, draws=130, seed=(3,), parallel=2)
     first = run(name, plan=plan, chains=3).chains
@@ -199,7 +208,7 @@ def test_same_seed_same_draws_however_many_run_at_once(name):
 # --- callbacks
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_a_callback_ends_the_run_at_a_number_that_the_draws_determine(name):
     plan = Plan(warmup=60, draws=400, seed=(3,))
     everything, seen = run(name, plan=plan).chains, []
@@ -240,7 +249,7 @@ def long_run(name, callback, warmup=60):
 
 
 @pytest.mark.parametrize("how", ["raise", "signal"])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_ctrl_c_returns_the_draws_so_far(name, how):
     seen = []
 
@@ -260,7 +269,7 @@ def test_ctrl_c_returns_the_draws_so_far(name, how):
     assert_same(result.chains.first(20), seen[0].first(20))
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_ctrl_c_before_the_first_draw_returns_none(name):
     def callback(s):
         assert s.chains.n_draws == 0
@@ -272,7 +281,7 @@ def test_ctrl_c_before_the_first_draw_returns_none(name):
     assert 0 <= result.warmup < 50_000 or name in ("independence", "default")
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", ONE_INSIDE_XLA)
 def test_an_error_in_the_callback_reaches_the_caller_and_the_threads_end(name):
     def callback(s):
         raise OSError("disk full")
@@ -312,7 +321,9 @@ def test_a_start_without_density_is_a_numerical_error(name):
 
 
 @pytest.mark.parametrize("name", [n for n in SAMPLERS if n != "delayed acceptance"])
-@pytest.mark.parametrize("beyond", [-np.inf, np.nan, np.inf])
+@pytest.mark.parametrize(
+    "beyond", [np.nan, *(pytest.param(infinite, marks=pytest.mark.slow) for infinite in (-np.inf, np.inf))]
+)
 def test_a_hole_is_a_rejected_proposal(name, beyond):
     """A normal cut off half a standard deviation above its mean: beyond, the density is not a number of any use."""
     first = np.tile(MEAN - [0.5, 0.0, 0.0], (4, 1))

@@ -251,6 +251,7 @@ def test_a_port_in_use(tmp_path):
     assert last_line(tmp_path, 1).startswith("integrand: ")
 
 
+@pytest.mark.slow
 def test_mistakes_that_need_no_other_process(tmp_path, monkeypatch):
     """Before anything is joined, and without a stack trace."""
     monkeypatch.setenv("INTEGRAND_SUPERVISED", "")

@@ -80,7 +80,13 @@ def compare(model, conditional, tolerance):
             np.testing.assert_allclose(variance[j], expected_variance, atol=tolerance)
 
 
-@pytest.mark.parametrize("method", [*COLLAPSED, *EXACT])
+# Those that share their last step with another, which is compared, are for the slow suite; so are draws of u.
+SHARED = ("map", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.slow if m in SHARED else ()) for m in (*COLLAPSED, *EXACT)]
+)
 def test_equals_the_exact_gp_at_every_draw(method):
     posterior = fitted(method)
     # Z begins at X, and moves as far as no gain can tell: how far depends on the draws.
@@ -95,9 +101,8 @@ def v_given_theta(theta):
     return spread @ L.T @ Y / float(theta["noise"]) ** 2, 0.5 * (spread + spread.T)
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(m, marks=() if m == "joint-hmc" else pytest.mark.slow) for m in DRAWN_U]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", DRAWN_U)
 def test_methods_that_draw_u_equal_it_once_v_is_averaged(method):
     posterior = fitted(method, max_draws=400, round_draws=400, predictive_draws=800)
     conditional = posterior.conditional

@@ -69,6 +69,7 @@ def test_a_saved_classifier_keeps_its_labels(fitted, data, tmp_path):
         SparseGPRegressor.load(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few draws are enough for these
 def test_more_classes_by_one_against_the_rest(data, tmp_path):
     X, _ = data
@@ -93,6 +94,7 @@ def test_more_classes_by_one_against_the_rest(data, tmp_path):
     assert SparseGPClassifier(**DRAWN).fit(X, y == "low").classes_.tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_separable_classes_do_not_diverge():
     """The scale of f, which such data do not limit, has a prior without a heavy tail."""
     X, y = load_iris(return_X_y=True)

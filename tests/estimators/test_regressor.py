@@ -107,6 +107,7 @@ def test_in_a_pipeline(data, fitted):
     assert pipeline.score(X, y) > 0.9
 
 
+@pytest.mark.slow
 def test_in_a_grid_search_on_two_processes(data):
     grid = {"kernel": [RBF(), Matern32()]}
     search = GridSearchCV(CHEAP, grid, cv=2, n_jobs=2).fit(*data)
@@ -123,6 +124,7 @@ def through_joblib(estimator, path):
     return joblib.load(path)
 
 
+@pytest.mark.slow
 def test_cross_val_predict(data):
     X, y = data
     out = cross_val_predict(CHEAP, X, y, cv=2)
@@ -179,6 +181,7 @@ def test_attributes(data, fitted, sampled):
     np.testing.assert_array_equal(fitted.feature_ranges_, np.column_stack([X.min(axis=0), X.max(axis=0)]))
 
 
+@pytest.mark.slow
 def test_no_more_inducing_points_than_distinct_rows(data):
     X, y = data
     assert clone(CHEAP).set_params(n_inducing=500, steps=2).fit(X, y).n_inducing_ == 40

@@ -58,6 +58,7 @@ def test_an_option_that_was_not_requested_is_refused(data, routing):
         pipeline.predict(data[0], return_std=True)
 
 
+@pytest.mark.slow
 def test_weights_of_rows_are_routed_to_the_score(data, routing):
     X, y = data
     half = np.where(np.arange(len(y)) % 2, 1.0, 0.0)  # the score of every second row

@@ -101,6 +101,7 @@ def test_the_list(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SUITES)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_real_suite(tmp_path):
     """Two fits of the example, each in a process of its own, then the same in this one: nothing is left to do."""
     assert run(tmp_path, "synthetic-1d", "--methods", "ml2", "--splits", "0-1", "--jobs", "2") == 0
@@ -117,6 +118,7 @@ def test_two_processes_share_a_real_suite(tmp_path):
     assert "| synthetic | SGPR |" in (tmp_path / "pages" / "synthetic-1d.md").read_text()
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_driver_that_is_terminated():
     """Each worker says its number and sleeps; the driver is told to end."""
     worker = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"

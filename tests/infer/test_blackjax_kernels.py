@@ -58,7 +58,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=() if name in ("hmc", "slice") else pytest.mark.slow) for name in SAMPLERS]
+    "sampler", [pytest.param(name, marks=() if name == "hmc" else pytest.mark.slow) for name in SAMPLERS]
 )
 def test_a_posterior_known_by_quadrature(sampler):
     began = time.process_time()
@@ -76,7 +76,7 @@ def test_a_posterior_known_by_quadrature(sampler):
     assert np.abs(sds).max() < 4
 
 
-@pytest.mark.parametrize("scale", [0.1, 10.0])
+@pytest.mark.parametrize("scale", [pytest.param(0.1, marks=pytest.mark.slow), 10.0])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_warmup_corrects_coordinates_of_the_wrong_scale(sampler, scale):
     coordinates = Coordinates(MEAN, scale * WHITE.factor)

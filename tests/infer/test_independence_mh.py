@@ -77,7 +77,9 @@ def warm_up(coordinates=WHITE, target=NORMAL, callback=keep_going, sampler=Indep
     ],
     ids=["right", "shifted", "narrow", "wide", "uncorrelated", "warped"],
 )
-@pytest.mark.parametrize("acceptance", [0.9, 0.1], ids=["few HMC transitions", "many"])
+@pytest.mark.parametrize(
+    "acceptance", [0.9, pytest.param(0.1, marks=pytest.mark.slow)], ids=["few HMC transitions", "many"]
+)
 def test_moments_of_a_gaussian(coordinates, acceptance):
     x = sample(coordinates, acceptance=acceptance).chains.x
     for i in range(2):
@@ -121,6 +123,7 @@ def test_more_proposals_are_accepted_in_warped_coordinates(adapted_to_skewed):
     assert shares[1] > shares[0]
 
 
+@pytest.mark.slow
 def test_hmc_leads_where_no_proposal_is_accepted():
     """A proposal seven times too narrow: away from the middle hardly one is accepted, and draws are right still."""
     narrow = Coordinates(MEAN, WHITE.factor / 7.0)
@@ -133,6 +136,7 @@ def test_hmc_leads_where_no_proposal_is_accepted():
         assert_mean((chains.x[:, :, i] - MEAN[i]) ** 2, COVARIANCE[i, i])
 
 
+@pytest.mark.slow
 def test_options_that_cost_acceptances_do_not_cost_rightness():
     """A Gaussian proposal of twice the width, and HMC with one leapfrog step."""
     odd = IndependenceMH(max_leapfrog=1, step_jitter=0.0, mixes=((0.0, Mix(2, 4)),))
@@ -241,7 +245,7 @@ def test_a_draw_takes_a_few_values_and_an_hmc_transition_a_few_gradients(accepta
 # --- values of no use
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_where_there_is_no_value_there_is_no_draw(wrong):
     """A normal cut off at its mean."""
 
@@ -268,6 +272,7 @@ def test_a_start_needs_a_value_from_one_of_the_two_ways():
     assert isinstance(warm_up(target=FunctionTarget(normal, only_later, dimension=2)), Adapted)
 
 
+@pytest.mark.slow
 def test_a_place_where_one_of_the_two_fails_holds_no_chain():
     """Value and gradient come from two programs, which need not fail at the same places."""
 

@@ -72,6 +72,7 @@ def test_evidence_and_posterior_of_a_normal():
     assert result.remaining < 1e-3
 
 
+@pytest.mark.slow
 def test_evidence_and_posterior_known_by_quadrature():
     began = time.process_time()
     result = NestedSampling().run(known.GP, known.gp_prior_draws(500, seed=1), Plan(0, 0, (1,)))
@@ -116,6 +117,7 @@ def test_a_region_without_likelihood_counts_as_nothing():
     assert np.all(np.isfinite(result.chains.log_density))
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_is_flat_where_it_is_not_zero():
     """A plateau has no order: its points must die together, or the volume is wrong."""
     result = run(problem((0.0, 0.0), 1e6, wall=-1.0), n_live=400)
@@ -162,6 +164,7 @@ def test_nothing_is_compiled_twice():
     assert traces["normal"] == before
 
 
+@pytest.mark.slow
 def test_a_coarser_precision_ends_earlier():
     coarse, fine = run(precision=0.1), run()
     assert 1e-3 < coarse.remaining < 0.1

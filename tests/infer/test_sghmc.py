@@ -102,6 +102,7 @@ def gp_rows(x, rows, data):
     return jnp.sum(jax.vmap(lambda inputs, y: known.gp_log_likelihood(x, (inputs, y)))(*rows))
 
 
+@pytest.mark.slow
 def test_a_posterior_known_by_quadrature():
     target = TracedRows(known.gp_log_prior, gp_rows, (known.X[None], known.Y[None]), ())
     x = run(target, known.GP_WHITENING, chains=4, warmup=100, draws=1000).chains.x

@@ -89,6 +89,7 @@ def test_enough_asks_for_mean_and_spread(gain, sd, wanted):
 # --- whole fits
 
 
+@pytest.mark.slow
 def test_it_stops_early_where_few_points_are_enough():
     p = fit(smooth())
     assert len(p.Z) == FIRST
@@ -112,6 +113,7 @@ def test_a_limit_ends_it_and_the_verdict_says_so():
     assert "`max_inducing` above 12" in finding.remedy
 
 
+@pytest.mark.slow
 def test_no_more_points_than_distinct_rows():
     X, y = rough(30)
     p = fit((np.repeat(X, 2, axis=0), np.repeat(y, 2)))
@@ -128,7 +130,7 @@ class KilledError(SystemExit):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("method", ["save_warm_start", "save_round"])
+@pytest.mark.parametrize("method", ["save_warm_start", pytest.param("save_round", marks=pytest.mark.slow)])
 def test_resume_after_a_kill(method, wanted_fit, tmp_path, monkeypatch):
     save = getattr(RunStore, method)
 
@@ -148,6 +150,7 @@ def test_resume_after_a_kill(method, wanted_fit, tmp_path, monkeypatch):
         np.testing.assert_array_equal(p.chains.x, wanted_fit.chains.x)
 
 
+@pytest.mark.slow
 def test_points_that_are_added_between_rounds(tmp_path, monkeypatch):
     """The warm start had too few: draws say so, M doubles, and a resumed run knows it."""
     monkeypatch.setattr("integrand.methods.auto_inducing._TRIAL_STEPS", 0)  # no doubling gains anything then

@@ -84,6 +84,7 @@ def collapsed(data):
     return fitted.chains.x.reshape(-1, 4)
 
 
+@pytest.mark.slow
 def test_the_chains_move_and_stay(posterior, collapsed):
     assert not np.any(posterior.chains.diverging)
     off = np.abs(posterior.chains.x - collapsed.mean(axis=0)) / collapsed.std(axis=0)
@@ -102,6 +103,7 @@ def test_it_predicts(posterior, data):
     assert 0.88 <= np.mean((lower < y) & (y < upper)) <= 1.0
 
 
+@pytest.mark.slow
 def test_it_agrees_with_the_collapsed_method(posterior, collapsed):
     """Nearly: drawn inducing inputs are at times in worse places, which the noise has to explain.
 
@@ -114,6 +116,7 @@ def test_it_agrees_with_the_collapsed_method(posterior, collapsed):
     assert np.all((middle > 0.6 * wanted) & (middle < 1.6 * wanted)), middle / wanted
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
     save_model(posterior, tmp_path / "model", settings=SETTINGS)
     loaded = load_model(tmp_path / "model").posterior

@@ -11,7 +11,8 @@ from integrand import RBF, ArrayRows, ConvergenceWarning, Gamma, HalfNormal, Not
 from integrand.data.scaling import Standardiser
 from integrand.progress import Silent
 
-METHODS = ("vi-collapsed", "gpr-vi")
+# They share the climb and what is around it.
+METHODS = ("vi-collapsed", pytest.param("gpr-vi", marks=pytest.mark.slow))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,7 @@ def test_minutes_and_interrupts_end_the_climb_and_it_goes_on(method, data, tmp_p
     np.testing.assert_allclose(resumed.chains.x, whole.chains.x, atol=0.02)
 
 
+@pytest.mark.slow
 def test_gpr_vi_bounds_the_evidence():
     """Below log p(y), and not by much: the posterior is nearly Gaussian in the logarithms."""
     kernel = RBF(lengthscale=Gamma(25.0, 4.0), scale=HalfNormal(2.0))

@@ -106,6 +106,7 @@ def test_an_optimum_has_a_gain_without_a_spread():
     assert math.isnan(s.gain_sd)
 
 
+@pytest.mark.slow
 def test_points_in_a_poor_place_are_named():
     X, y = data(200)
     stuck = fit(X[:, :1], y, method="map", Z=np.linspace(60.0, 61.0, 8)[:, None])  # to them all rows are noise
@@ -113,7 +114,7 @@ def test_points_in_a_poor_place_are_named():
     assert stuck.verdict.ok
 
 
-@pytest.mark.parametrize("method", ["gpr-map", "joint-hmc"])
+@pytest.mark.parametrize("method", ["gpr-map", pytest.param("joint-hmc", marks=pytest.mark.slow)])
 def test_residuals_of_other_methods(method):
     """Whatever a method keeps of the data: a column that is there twice is seen, and a right model is not blamed."""
     X, y = data()
@@ -126,6 +127,7 @@ def test_residuals_of_other_methods(method):
     assert not codes & {"heavy-tails", "skewed", "outliers"}
 
 
+@pytest.mark.slow
 def test_counts_that_vary_too_much():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (150, 1))

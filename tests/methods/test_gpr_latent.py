@@ -56,6 +56,7 @@ def poisson():
     return fit(target_ess=1500, seed=3)
 
 
+@pytest.mark.slow
 def test_poisson_anchor(poisson):
     """Reference means of posteriordb, which have an error of 0.007 themselves."""
     assert poisson.verdict.ok, str(poisson.verdict)
@@ -69,6 +70,7 @@ def test_poisson_anchor(poisson):
         assert draws.std() == pytest.approx(sd, rel=0.1)
 
 
+@pytest.mark.slow
 def test_few_draws_are_enough(poisson):
     """A kept draw is worth at least a third of an independent one."""
     assert poisson.verdict.convergence.ess_bulk.min() > poisson.chains.diverging.size / 3
@@ -218,10 +220,12 @@ def test_a_second_fit_compiles_nothing():
     check_compiles_once(METHOD)
 
 
+@pytest.mark.slow
 def test_same_seed_same_draws():
     check_same_seed(METHOD)
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_the_same(tmp_path):
     check_saved(METHOD, tmp_path)
 

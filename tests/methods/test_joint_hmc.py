@@ -245,6 +245,7 @@ def test_what_it_tells(posterior, data):
     assert np.sqrt(np.mean((predictive.mean - data[1]) ** 2)) < 0.35
 
 
+@pytest.mark.slow
 def test_agrees_with_the_collapsed_bound(posterior, data):
     """For Gaussian noise the marginal of θ is that of sgpr-hmc-fixed-z, and so are the predictions."""
     other = short(data, method="sgpr-hmc-fixed-z", Z=posterior.Z, max_draws=100)
@@ -259,6 +260,7 @@ def test_a_second_fit_traces_nothing(posterior, data):
     assert targets.trace_counts == before
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_the_same(posterior, data, tmp_path):
     save_model(posterior, tmp_path / "model", settings=SHORT)
     loaded = load_model(tmp_path / "model").posterior

@@ -82,6 +82,7 @@ def assert_some_in_the_middle(found, least):
     assert sum(0 < before < end for _, before, end in found) >= least, found
 
 
+@pytest.mark.slow
 def test_resumes_after_a_kill(tmp_path):
     assert_some_in_the_middle(check(tmp_path, [("draws_000.npz", 0.05)]), 1)
 

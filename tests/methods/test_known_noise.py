@@ -180,6 +180,7 @@ def test_sources_give_the_same_rows(tmp_path):
 # ---- fits
 
 
+@pytest.mark.slow
 def test_it_predicts_better_than_one_noise_for_all_rows():
     X, y, v = make_rows(n=300)
     new = make_rows(1, n=300)
@@ -206,7 +207,7 @@ def test_the_units_are_those_of_y_squared():
 
 def test_a_run_goes_on_with_its_noise(tmp_path):
     X, y, v = make_rows(n=60)
-    settings = {"n_inducing": 6, "chains": 2, "target_ess": 10, "warm_steps": 20, "max_rounds": 1, "warmup": 20}
+    settings = {"n_inducing": 8, "chains": 2, "target_ess": 10, "warm_steps": 20, "max_rounds": 1, "warmup": 20}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ig.ConvergenceWarning)
         first = ig.fit(X, y, noise=0.0, noise_variance=v, run_dir=tmp_path / "run", max_draws=20, **settings)
@@ -233,7 +234,7 @@ def test_scikit_learn_hands_the_variances_on():
 
 def test_the_command_line_takes_a_column(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    X, y, v = make_rows(n=80)
+    X, y, v = make_rows(n=60)
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y, "v": v})
     frame.to_csv("t.csv", index=False)
     frame.to_parquet("t.parquet", row_group_size=30)
@@ -244,7 +245,7 @@ def test_the_command_line_takes_a_column(tmp_path, monkeypatch):
         assert result.exit_code == code, result.output + str(result.exception)
         return result
 
-    fit = ["--target", "y", "--noise-column", "v", "--method", "ml2", "--inducing", "6", "--quiet"]
+    fit = ["--target", "y", "--noise-column", "v", "--method", "ml2", "--inducing", "8", "--quiet"]
     for table, more in (("t.csv", ["--noise", "0"]), ("t.parquet", ["--memory", "0"])):
         run("fit", table, "--out", "m", *fit, *more)
         saved = ig.load_model("m")

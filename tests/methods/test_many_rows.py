@@ -84,6 +84,7 @@ def test_the_posterior_is_the_same(cold, warm):
     np.testing.assert_allclose(a.sd, b.sd, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_an_input_that_matters_not_at_all():
     """ML-II sends its lengthscale to infinity, where the prior is hopeless: the chains must begin elsewhere."""
     wide = np.column_stack([X, np.random.default_rng(9).standard_normal(N)])
@@ -95,6 +96,7 @@ def test_an_input_that_matters_not_at_all():
     assert_same_means(here.chains.x, wanted.chains.x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subsample", [True, False])
 def test_chains_begin_at_the_mode_that_the_warm_start_found(subsample, monkeypatch):
     """At one Z θ has several modes (fine waves are signal, or noise); ML-II and the medians may lead to others."""
@@ -132,6 +134,7 @@ def test_draws_that_went_astray_are_not_kept_when_the_user_ends_it(monkeypatch):
     assert p.chains.log_density.min() > -1e4
 
 
+@pytest.mark.slow
 def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
     """As at a saddle, where the Hessian says nothing of how wide the density is: accepted among points equally bad."""
     lead_astray(monkeypatch)
@@ -140,6 +143,7 @@ def test_a_third_order_that_leads_astray_is_left_for_nuts(cold, monkeypatch):
     assert_same_means(p.chains.x, cold.chains.x)
 
 
+@pytest.mark.slow
 def test_rounds_end_where_all_rows_disagree_with_the_draws(monkeypatch):
     asked, plausible = [], ManyRows.plausible
 
@@ -193,6 +197,7 @@ def test_draws_predict_by_all_rows(warm):
         np.testing.assert_allclose(warm.conditional.factors[i], LB, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_not_cached_is_made_again(warm, monkeypatch):
     monkeypatch.setattr(many_rows, "_CACHE_BYTES", 0)
     p = fit(**(FIXED | {"max_draws": 15}), **SUBSAMPLED)
@@ -267,6 +272,7 @@ def test_same_seed_same_draws(warm):
     np.testing.assert_array_equal(fit(**(FIXED | {"max_draws": 15}), **SUBSAMPLED).chains.x, warm.chains.x[:, :15])
 
 
+@pytest.mark.slow
 def test_a_density_far_from_its_third_order_is_left_to_nuts(cold, monkeypatch):
     hard_to_please = functools.partial(DelayedAcceptance, min_accepted=2.0, trial_draws=2)
     monkeypatch.setattr(many_rows, "DelayedAcceptance", hard_to_please)
@@ -288,7 +294,7 @@ def test_moving_inducing_inputs():
     assert np.abs(p.chains.x.mean((0, 1)) - wanted.chains.x.mean((0, 1))).max() < 1.0
 
 
-@pytest.mark.parametrize("method", ["ml2", "map"])
+@pytest.mark.parametrize("method", ["ml2", pytest.param("map", marks=pytest.mark.slow)])
 def test_optimisers_end_as_high_with_fewer_gradients(method):
     a, b = fit(method=method, **SUBSAMPLED), fit(method=method, subsample=False)
     assert a.chains.log_density[0, 0] > b.chains.log_density[0, 0] - 3.0
@@ -378,6 +384,7 @@ def test_resumes_after_a_kill(tmp_path):
     assert any("accepted by all rows" in note for note in p.notes)  # what goes on uses a subsample as well
 
 
+@pytest.mark.slow
 def test_a_sampler_that_was_named_runs_on_all_rows():
     """Who asks for NUTS gets NUTS, the same draws with a subsample at hand and without."""
     some = FIXED | {"sampler": "nuts", "max_draws": 10}

@@ -40,6 +40,7 @@ def posterior(request):
     return fit(request.param, **({} if request.param == "gpr-hmc" else {"Z": X}))
 
 
+@pytest.mark.slow
 def test_evidence_is_that_of_quadrature_within_its_own_error(posterior):
     log_evidence, error = posterior.evidence
     assert 0.02 < error < 0.2
@@ -47,6 +48,7 @@ def test_evidence_is_that_of_quadrature_within_its_own_error(posterior):
     assert any("log evidence" in note for note in posterior.notes)
 
 
+@pytest.mark.slow
 def test_draws_agree_with_quadrature(posterior):
     theta = posterior.theta
     draws = np.stack([theta["lengthscale"][..., 0], theta["scale"], theta["noise"] ** 2], axis=-1)

@@ -34,6 +34,7 @@ def poisson():
     return fit(method=METHOD, target_ess=1500, seed=3)
 
 
+@pytest.mark.slow
 def test_poisson_anchor(poisson):
     """Reference means of posteriordb, which have an error of 0.007 themselves."""
     assert poisson.verdict.ok, str(poisson.verdict)
@@ -47,6 +48,7 @@ def test_poisson_anchor(poisson):
         assert draws.std() == pytest.approx(sd, rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_it_tells(poisson):
     assert poisson.notes[-1].startswith("With 64 importance draws log p̂(y | θ) has variance ")
     assert 0.2 < poisson.chains.acceptance.mean() < 0.5
@@ -106,10 +108,12 @@ def test_a_second_fit_compiles_nothing():
     check_compiles_once(METHOD)
 
 
+@pytest.mark.slow
 def test_same_seed_same_draws():
     check_same_seed(METHOD)
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_the_same(tmp_path):
     check_saved(METHOD, tmp_path)
 

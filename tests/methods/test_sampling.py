@@ -45,7 +45,7 @@ SHORT = {
     "predictive_draws": 10,
     "seed": 1,
 }
-METHODS = ["sgpr-hmc-fixed-z", "gpr-hmc"]
+METHODS = ["sgpr-hmc-fixed-z", pytest.param("gpr-hmc", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,7 @@ def by_independence_mh(posterior) -> bool:
     return bool(np.isnan(posterior.chains.energy).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param("sgpr-hmc-fixed-z", marks=pytest.mark.slow), "gpr-hmc"])
 def test_independence_mh_and_nuts_draw_from_the_same_posterior(method, data):
     settings = {"method": method, "target_ess": 400.0, "max_draws": 5_000, "chains": 4}
@@ -128,7 +129,7 @@ def test_independence_mh_and_nuts_draw_from_the_same_posterior(method, data):
     assert one.counts["gradients"] < other.counts["gradients"]
 
 
-@pytest.mark.parametrize("method", ["sgpr-hmc", "gpr-hmc"])
+@pytest.mark.parametrize("method", ["sgpr-hmc", pytest.param("gpr-hmc", marks=pytest.mark.slow)])
 def test_nuts_draws_where_few_proposals_are_accepted(method, data, monkeypatch):
     monkeypatch.setattr(sampling, "DefaultSampler", lambda: DefaultSampler(min_accepted=1.1))
     posterior = fitted(data, method=method)
@@ -225,7 +226,10 @@ def test_one_draw_a_round_is_enough_to_go_on(data):
 
 @pytest.mark.parametrize(
     ("change", "sampler"),
-    [({"sampler": "hmc"}, BlackJaxKernel), ({"sampler": "default", "subsample": True, "subsample_rows": 20}, None)],
+    [
+        pytest.param({"sampler": "hmc"}, BlackJaxKernel, marks=pytest.mark.slow),
+        ({"sampler": "default", "subsample": True, "subsample_rows": 20}, None),
+    ],
     ids=["hmc", "many rows"],
 )
 def test_samplers_that_cannot_warp_get_affine_coordinates(change, sampler, data, tmp_path, monkeypatch):
@@ -320,6 +324,7 @@ def test_every_second_point_has_little_noise_and_short_lengthscales():
             np.testing.assert_array_equal(change, 0.0)
 
 
+@pytest.mark.slow
 def test_two_explanations_are_found_and_drawn_in_proportion():
     """Much noise around a smooth function, or little noise: chains, proposals and quadrature agree."""
     X, y, preset = random_set(793)

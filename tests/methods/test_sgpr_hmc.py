@@ -261,7 +261,7 @@ def test_no_round_begins_when_half_of_the_minutes_are_gone(data, monkeypatch):
     assert posterior.chains.n_draws == SHORT["max_draws"]
 
 
-@pytest.mark.parametrize("left", [0, 3])
+@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_round_cut_off_does_not_replace_the_draws_before_it(data, monkeypatch, left):
     draw_pilot = sgpr_hmc.draw_pilot
 
@@ -333,9 +333,9 @@ def test_the_papers_schedule_has_no_run_directory(data, tmp_path):
 @pytest.mark.parametrize(
     ("phase", "when", "act"),
     [
-        ("round 1", 0, interrupt),
+        pytest.param("round 1", 0, interrupt, marks=pytest.mark.slow),
         ("move Z", 0, interrupt),
-        ("final", 2, interrupt),
+        pytest.param("final", 2, interrupt, marks=pytest.mark.slow),
         ("final", 2, lambda: signal.raise_signal(signal.SIGINT)),
     ],
     ids=["round", "move Z", "final", "signal"],
@@ -394,7 +394,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ["warm start", pytest.param("first round", marks=pytest.mark.slow), "final draws"])
 def test_resume_after_a_kill(stage, data, tmp_path, monkeypatch):
     method, files, max_draws = STAGES[stage]
     run_dir = tmp_path / "run"

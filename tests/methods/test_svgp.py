@@ -87,6 +87,7 @@ def test_it_climbs_to_the_collapsed_optimum(data, fitted):
     np.testing.assert_allclose(g.sd, f.sd, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_batches_lead_to_nearly_the_same(data, fitted):
     batches = fit(data, batch_size=10)
     assert fitted.history[-1].bound - 2.0 < batches.history[-1].bound < fitted.history[-1].bound + 0.1
@@ -146,6 +147,7 @@ def test_the_pieces_fit_together(fitted, data):
     assert np.all(np.diagonal(S) > 0)
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_it_predicts_the_same(fitted, data, tmp_path):
     save_model(fitted, tmp_path / "model")
     again = load_model(tmp_path / "model").posterior

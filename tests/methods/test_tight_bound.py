@@ -53,6 +53,7 @@ def test_draws_are_from_the_tight_bound(run):
     assert value > likelihood_at(posterior, phi, "titsias") + 0.1
 
 
+@pytest.mark.slow
 def test_the_optimum_of_the_tight_bound_is_higher_by_it(run):
     tight, old = fit(method="ml2", bound="tight"), fit(method="ml2", bound="titsias")
     assert likelihood_at(tight, tight.optimum, "tight") > likelihood_at(old, old.optimum, "tight")

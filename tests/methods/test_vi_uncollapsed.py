@@ -54,6 +54,7 @@ def test_the_bound_is_below_the_collapsed_one(data, fitted):
     assert 0 < last.error < 0.2
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_draws(data, fitted):
     drawn = fit(data, method="sgpr-hmc-fixed-z", target_ess=100, chains=2)
     new = np.linspace(-3.0, 3.0, 40)[:, None]
@@ -77,6 +78,7 @@ def test_the_pieces_fit_together(fitted):
     assert any("±" in note for note in fitted.notes)
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_it_predicts_the_same(fitted, data, tmp_path):
     save_model(fitted, tmp_path / "model")
     again = load_model(tmp_path / "model").posterior
@@ -86,6 +88,7 @@ def test_saved_and_loaded_it_predicts_the_same(fitted, data, tmp_path):
     assert again.verdict.codes == fitted.verdict.codes
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same(data, fitted):
     again = fit(data)
     np.testing.assert_array_equal(again.chains.x, fitted.chains.x)

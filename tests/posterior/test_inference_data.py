@@ -108,6 +108,7 @@ def test_log_prior_is_the_density_of_the_numbers_beside_it(fitted, original_unit
     np.testing.assert_allclose(prior["mean"].values, mean, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_leaving_one_row_out_agrees_with_its_closed_form(fitted, data, rows):
     """1/p(y_i | others) = E[1/p(y_i | others, θ)] over the posterior, with the exact GP's p under each draw."""
     inverse_densities = []
@@ -131,6 +132,7 @@ def test_leaving_one_row_out_agrees_with_its_closed_form(fitted, data, rows):
     assert seen > exact + 6.0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of ArviZ's own calls
 def test_summary_and_plots_by_the_names_of_the_version(data):
     import matplotlib

@@ -71,6 +71,7 @@ def test_predictions_may_be_exact(sparse):
     np.testing.assert_allclose(sd, by_hmc.sd, rtol=0.35)
 
 
+@pytest.mark.slow
 def test_a_sparse_posterior_that_is_far_away_is_refused():
     far = fit(n_inducing=2)
     with pytest.raises(UnreliableWeightsError, match=r"k-hat is .* above 0.7. Fit with more inducing points than 2"):

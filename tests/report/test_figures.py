@@ -37,12 +37,6 @@ def call(name, posterior, rows, **options):
 # ---- all of them
 
 
-@pytest.mark.parametrize("name", BY_POSTERIOR + BY_CHAINS + BY_DATA)
-def test_draws_a_sampled_posterior(name, sampled, rows):
-    assert name in figures.__all__
-    assert len(drawn(call(name, sampled, rows))) >= 1
-
-
 @pytest.mark.parametrize("name", BY_POSTERIOR + BY_DATA)
 def test_draws_an_optimised_posterior(name, optimised, rows):
     drawn(call(name, optimised, rows))
@@ -54,7 +48,7 @@ def test_draws_one_column(name, one_column):
 
 
 @pytest.mark.parametrize("name", BY_POSTERIOR + BY_CHAINS + BY_DATA)
-@pytest.mark.parametrize("place", ["subplot", "free"])
+@pytest.mark.parametrize("place", ["subplot", pytest.param("free", marks=pytest.mark.slow)])
 def test_draws_where_it_is_told_to(name, place, sampled, rows):
     figure = Figure(figsize=(8, 8))
     ax = figure.add_subplot(2, 2, 3) if place == "subplot" else figure.add_axes((0.1, 0.1, 0.5, 0.4))
@@ -68,10 +62,11 @@ def test_draws_where_it_is_told_to(name, place, sampled, rows):
         assert inside.y1 <= box.y1 + 1e-9
 
 
-def test_matplotlib_stays_as_it_was(sampled, optimised, rows):
+def test_each_draws_a_sampled_posterior_and_matplotlib_stays_as_it_was(sampled, rows):
     before = dict(mpl.rcParams)
     for name in BY_POSTERIOR + BY_CHAINS + BY_DATA:
-        drawn(call(name, sampled, rows))
+        assert name in figures.__all__
+        assert len(drawn(call(name, sampled, rows))) >= 1
     assert dict(mpl.rcParams) == before
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()

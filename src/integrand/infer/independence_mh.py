@@ -83,7 +83,11 @@ class IndependenceMH(Sampler):
         adapted = self.warm_up(target, starts, coordinates, plan.but(seed=(*plan.seed, 0)), callback)
         if isinstance(adapted, Run):
             return adapted._replace(chains=adapted.chains.first(0))
-        return self.sample(target, adapted, plan.but(seed=(*plan.seed, 2)), callback)
+
+        def after_warm_up(s: Snapshot) -> int | None:
+            return callback(s._replace(done=plan.warmup + s.done))
+
+        return self.sample(target, adapted, plan.but(seed=(*plan.seed, 2)), after_warm_up)
 
     def warmup(self, dimension: int, wanted: int) -> int:
         """Equal stages, long enough for a covariance matrix of this dimension."""
