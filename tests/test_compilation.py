@@ -54,14 +54,22 @@ def test_a_new_process_compiles_nothing_and_finds_the_same(tmp_path):
     first, numbers = fresh_process(place)
     (file,) = place.iterdir()
     assert place.stat().st_mode & 0o077 == 0
+    assert file.suffix == ".program"
     again, same = fresh_process(place)
     assert again < first
     assert same == numbers
+
+
+def test_a_file_that_is_cut_short_is_made_again(target, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTEGRAND_CACHE", str(tmp_path))
+    found = target.evaluate(target.model.start(), np.zeros((1, 1)))
+    (file,) = tmp_path.iterdir()
+    whole = file.stat().st_size
     file.write_bytes(file.read_bytes()[:1000])
-    compiled, same = fresh_process(place)
-    assert compiled == first  # a file that is cut short is made again
-    assert same == numbers
-    assert fresh_process(place)[0] == again
+    compilation._programs.clear()
+    again = target.evaluate(target.model.start(), np.zeros((1, 1)))
+    assert again.log_likelihood == found.log_likelihood
+    assert [f.stat().st_size > 0.9 * whole for f in tmp_path.iterdir()] == [True]
 
 
 def test_nothing_is_written_where_nothing_shall_be(target, tmp_path, monkeypatch):

@@ -16,7 +16,9 @@ with zipfile.ZipFile(FIXTURES / "runs.zip") as archive:
 NEW = np.array([[0.5, 90.0], [3.0, 100.0], [7.5, 120.0]])
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == "run-sgpr-hmc-in-the-final-draws" else ()) for n in RUNS]
+)
 def test_a_run_of_an_earlier_version_goes_on(name, tmp_path):
     """Its settings have their old names and its jitter is beside them; the draws on disk stay the first ones."""
     with zipfile.ZipFile(FIXTURES / "runs.zip") as archive:

@@ -68,7 +68,11 @@ def log_prob(likelihood, y, f, noise):
     }[likelihood.name]()
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(), StudentT(4.0), Bernoulli(), Poisson()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "likelihood",
+    [Gaussian(), Poisson(), *(pytest.param(one, marks=pytest.mark.slow) for one in (StudentT(4.0), Bernoulli()))],
+    ids=lambda one: one.name,
+)
 def test_against_the_dense_formula_and_quadrature(likelihood):
     gp, Z, q, X, y, rows = make_case(likelihood=likelihood)
     means, variances = dense(gp, Z, q, X)
@@ -119,7 +123,10 @@ def test_blocks_agree():
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("name", "likelihood"), [("rbf", Gaussian()), ("rbf", StudentT(4.0)), ("linear", Bernoulli())])
+@pytest.mark.parametrize(
+    ("name", "likelihood"),
+    [pytest.param("rbf", Gaussian(), marks=pytest.mark.slow), ("rbf", StudentT(4.0)), ("linear", Bernoulli())],
+)
 def test_gradient(name, likelihood):
     gp, Z, q, X, y, rows = make_case(name, likelihood)
     X[0] = 0.0  # where a linear kernel is certain of f, as it is in the padding

@@ -104,7 +104,22 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(folder):
-    return run(folder, 2, FITS)
+    return run(folder, 2, {"fixed": FITS["fixed"]})
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory):
+    """A folder, and what two processes found that search by a subsample and move Z."""
+    folder = tmp_path_factory.mktemp("searching")
+    return folder, run(folder, 2, {"many": FITS["many"]})
+
+
+@pytest.fixture(params=["fixed", pytest.param("many", marks=pytest.mark.slow)])
+def fitted(request):
+    """Name and folder of a fit, and what each process found."""
+    if request.param == "many":
+        return request.param, *request.getfixturevalue("searching")
+    return request.param, request.getfixturevalue("folder"), request.getfixturevalue("two")
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +165,8 @@ def test_all_know_of_all_rows_after_a_pass_over_their_own(two):
     np.testing.assert_array_equal(alone.subsample, two[0]["sample"])
 
 
-@pytest.mark.parametrize("fit", FITS)
-def test_draws_are_equal_bit_for_bit(fit, two):
+def test_draws_are_equal_bit_for_bit(fitted):
+    fit, _, two = fitted
     names = [name for name in two[0] if name.startswith(f"{fit}/")]
     assert f"{fit}/x" in names
     assert f"{fit}/factors" in names
@@ -162,8 +177,8 @@ def test_draws_are_equal_bit_for_bit(fit, two):
     assert len(np.unique(x[:, :, 0])) > x.shape[1] / 4
 
 
-@pytest.mark.parametrize("fit", FITS)
-def test_only_rank_0_writes(fit, two, folder):
+def test_only_rank_0_writes(fitted):
+    fit, folder, _ = fitted
     assert (folder / f"run-{fit}-0" / "draws_000.npz").exists()
     assert not (folder / f"run-{fit}-1").exists()
 
@@ -184,8 +199,9 @@ def test_the_posterior_is_that_of_one_process(two):
     np.testing.assert_allclose(two[0]["fixed/mean"], mean, atol=0.05)
 
 
-def test_a_subsample_is_told(two):
-    for rank in two:
+@pytest.mark.slow
+def test_a_subsample_is_told(searching):
+    for rank in searching[1]:
         assert f"the bound of all {N} rows" in str(rank["many/notes"])
         assert "gradients of a subsample" in str(rank["many/notes"])
 
@@ -196,8 +212,9 @@ def test_a_setting_that_forbids_a_subsample_is_heard(two):
 
 
 @pytest.mark.slow
-def test_one_process_goes_on_with_the_draws_of_two(folder, two):
+def test_one_process_goes_on_with_the_draws_of_two(searching):
     """Another number of processes: the rows on disk are divided anew, and what was drawn is kept."""
+    folder, two = searching
     before = two[0]["many/x"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", integrand.ConvergenceWarning)

@@ -152,8 +152,10 @@ def test_a_draw_takes_one_value_and_warm_up_none():
 
 # --- values of no use
 
+WRONG = [np.nan, *(pytest.param(infinite, marks=pytest.mark.slow) for infinite in (np.inf, -np.inf))]
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_an_exact_value_that_is_no_number_is_never_accepted(wrong):
     """A normal cut off at its mean: beyond it there is no value, and no draw."""
     exact = of_value(lambda x: wrong if x[0] > MEAN[0] else EXACT.value(x))
@@ -165,7 +167,7 @@ def test_an_exact_value_that_is_no_number_is_never_accepted(wrong):
     assert_mean(x, MEAN[0] + stats.truncnorm(-np.inf, 0.0).mean(), errors=5.0)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("wrong", WRONG)
 def test_where_a_chain_starts_without_a_value_it_leaves_at_once(wrong):
     """Warm-up knows nothing of the exact density, so a chain may begin its draws where that has no value."""
     exact = of_value(lambda x: wrong if x[0] > MEAN[0] else EXACT.value(x))
@@ -175,7 +177,7 @@ def test_where_a_chain_starts_without_a_value_it_leaves_at_once(wrong):
     assert chains.x[:, 20:, 0].max() <= MEAN[0]
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("wrong", WRONG)
 def test_the_surrogate_may_have_holes(wrong):
     def holed(x):
         return (wrong, np.full(2, np.nan)) if x[1] > MEAN[1] + 1.0 else EXACT.log_density(x)

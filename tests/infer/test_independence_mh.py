@@ -68,11 +68,11 @@ def warm_up(coordinates=WHITE, target=NORMAL, callback=keep_going, sampler=Indep
 @pytest.mark.parametrize(
     "coordinates",
     [
-        WHITE,
+        pytest.param(WHITE, marks=pytest.mark.slow),
         Coordinates(MEAN + np.array([0.7, -0.7]), WHITE.factor),
-        Coordinates(MEAN, 0.6 * WHITE.factor),
-        Coordinates(MEAN, 2.0 * WHITE.factor),
-        Coordinates(MEAN, np.eye(2)),
+        pytest.param(Coordinates(MEAN, 0.6 * WHITE.factor), marks=pytest.mark.slow),
+        pytest.param(Coordinates(MEAN, 2.0 * WHITE.factor), marks=pytest.mark.slow),
+        pytest.param(Coordinates(MEAN, np.eye(2)), marks=pytest.mark.slow),
         WARPED,
     ],
     ids=["right", "shifted", "narrow", "wide", "uncorrelated", "warped"],
@@ -245,7 +245,9 @@ def test_a_draw_takes_a_few_values_and_an_hmc_transition_a_few_gradients(accepta
 # --- values of no use
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "wrong", [np.nan, *(pytest.param(infinite, marks=pytest.mark.slow) for infinite in (np.inf, -np.inf))]
+)
 def test_where_there_is_no_value_there_is_no_draw(wrong):
     """A normal cut off at its mean."""
 

@@ -83,7 +83,7 @@ def assert_same(a: Chains, b: Chains):
         np.testing.assert_array_equal(left, right, err_msg=name)
 
 
-@pytest.mark.parametrize("batch_size", [10, pytest.param(None, marks=pytest.mark.slow), N])
+@pytest.mark.parametrize("batch_size", [10, *(pytest.param(size, marks=pytest.mark.slow) for size in (None, N))])
 def test_means_and_sds_of_a_logistic_regression(batch_size):
     result = run(chains=4, warmup=150, draws=1000, batch_size=batch_size)
     x = result.chains.x
@@ -195,7 +195,7 @@ def notched_normal(x, data):
     return -0.5 * x @ x - 20.0 * jnp.exp(-0.5 * ((x[0] - 0.5) / data) ** 2)
 
 
-@pytest.mark.parametrize("batch_size", [4, 2])
+@pytest.mark.parametrize("batch_size", [pytest.param(4, marks=pytest.mark.slow), 2])
 def test_a_narrow_notch_throws_no_chain_out(batch_size):
     """Its slope is 12 000 standard deviations a step: chains land there some fifty times, and go on."""
     target = TracedRows(notched_normal, lambda x, rows, data: jnp.sum(rows), np.zeros(4), np.asarray(1e-3))

@@ -64,6 +64,7 @@ def posterior(data):
         return integrand.fit(*data, **SETTINGS)
 
 
+@pytest.mark.slow
 def test_every_draw_has_its_own_inducing_inputs(posterior):
     assert posterior.method == "bsgp"
     J = len(posterior.conditional.phis)
@@ -95,6 +96,7 @@ def test_the_chains_move_and_stay(posterior, collapsed):
     assert "step-size" not in posterior.verdict.codes
 
 
+@pytest.mark.slow
 def test_it_predicts(posterior, data):
     X, y = data
     predictive = posterior.predict(X, include_noise=True)
@@ -164,13 +166,16 @@ def test_a_step_that_no_trial_found_safe_is_told(safe, used, trials):
     assert [f.code for f in run.findings] == (["step-size"] if used > safe else [])
 
 
-def test_draws_that_went_astray_are_told(data, monkeypatch):
+def test_draws_that_went_astray_are_told(monkeypatch):
     def reckless(sghmc, least):
         return SafeStepSGHMC(replace(sghmc, step_size=0.9), least, trial_draws=3, max_trials=1)
 
     monkeypatch.setattr(joint_hmc, "SafeStepSGHMC", reckless)
+    rng = np.random.default_rng(0)  # of the shape of the contract's data, so that programs are shared
+    X = rng.standard_normal((40, 2))
+    y = np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(40)
     with pytest.warns(ConvergenceWarning, match="go astray"):
-        posterior = integrand.fit(*data, **(SETTINGS | {"max_draws": 20}))
+        posterior = integrand.fit(X, y, method="bsgp", n_inducing=8, chains=2, target_ess=30.0, max_draws=20, seed=2)
     assert "lost-draws" in posterior.verdict.codes
 
 

@@ -21,7 +21,7 @@ from integrand.targets.exact import ExactTarget
 FEW = {"n_inducing": 4, "max_draws": 30, "chains": 2, "max_rounds": 1}
 
 
-def data(n=60, seed=0):
+def data(n=40, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, (n, 2))
     return X, np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(n)
@@ -54,11 +54,11 @@ def test_the_numbers_are_those_of_the_densities(posterior):
 def test_with_many_rows_the_gain_is_that_of_the_compiled_bound(posterior, monkeypatch):
     problem, s = problem_of(posterior), posterior.sparseness
     monkeypatch.setattr(examine, "_EXACT_ROWS", 10)
-    monkeypatch.setattr(examine, "_SOME_ROWS", 60)
-    monkeypatch.setattr(examine, "_RUN", 60)
+    monkeypatch.setattr(examine, "_SOME_ROWS", 40)
+    monkeypatch.setattr(examine, "_RUN", 40)
     rows = examine._some_rows(problem)
     other = examine._sparseness(posterior, problem, rows)
-    assert len(rows.y) == 60
+    assert len(rows.y) == 40
     assert math.isnan(other.slack)
     assert other.gain == pytest.approx(s.gain, abs=1e-5)
     assert other.fresh_gain == pytest.approx(s.fresh_gain, abs=1e-5)

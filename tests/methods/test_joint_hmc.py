@@ -350,6 +350,7 @@ def test_mistakes(data, as_users_see_it):
 # --- the target
 
 
+@pytest.mark.slow
 def test_target_in_its_forms(data):
     """Value, gradient, traced parts, and a sum over batches of rows: one density."""
     inputs, y = data
@@ -430,6 +431,7 @@ def test_a_candidate_that_cannot_be_factored_loses(data, monkeypatch):
         joint_start.laplace_candidate(problem, target, model.start())
 
 
+@pytest.mark.slow
 def test_some_rows_stand_for_all():
     """With one row in three, v keeps its place and its width, nearly, at another θ too."""
     rng = np.random.default_rng(2)

@@ -52,7 +52,7 @@ def difference(a, b):
 
 
 @pytest.mark.usefixtures("strict_float64")
-@pytest.mark.parametrize("noise", [0.3, 0.0])
+@pytest.mark.parametrize("noise", [pytest.param(0.3, marks=pytest.mark.slow), 0.0])
 def test_with_Z_at_the_rows_bound_and_gradient_are_those_of_the_exact_GP(noise):
     X, y, v = make_rows()
     data = Dataset.of(X, y, 7, v)  # several blocks, the last one padded
@@ -70,7 +70,7 @@ def test_with_Z_at_the_rows_bound_and_gradient_are_those_of_the_exact_GP(noise):
 
 
 @pytest.mark.usefixtures("strict_float64")
-@pytest.mark.parametrize("bound", ["titsias", "tight"])
+@pytest.mark.parametrize("bound", [pytest.param("titsias", marks=pytest.mark.slow), "tight"])
 def test_bound_and_gradient_are_those_of_the_dense_formula(bound):
     X, y, v = map(jnp.asarray, make_rows())
     data = Dataset.of(X, y, 7, v)
@@ -90,6 +90,7 @@ def test_bound_and_gradient_are_those_of_the_dense_formula(bound):
     assert difference(gradient, wanted_gradient) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict_float64")
 def test_equal_variances_are_the_noise_of_the_model():
     X, y, _ = make_rows()
@@ -216,6 +217,7 @@ def test_a_run_goes_on_with_its_noise(tmp_path):
     np.testing.assert_allclose(first.conditional.weights, again.conditional.weights, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_scikit_learn_hands_the_variances_on():
     X, y, v = make_rows(n=60)
     gp = SparseGPRegressor(noise=0.0, random_state=0, **SMALL)

@@ -172,6 +172,7 @@ def test_a_second_fit_compiles_nothing(posterior, data):
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.slow
 def test_same_seed_same_draws(data):
     first, again, other = short(data, seed=5), short(data, seed=5), short(data, seed=6)
     assert_same_draws(first.chains, again.chains)
@@ -191,6 +192,7 @@ def test_fixed_inducing_inputs_stay(data):
     assert np.abs(moved.Z - Z).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_chains_start_where_data_without_noise_can_be_factored():
     """The posterior of the noise reaches down to where nothing can be factored; starts out there are pulled in."""
     X = np.linspace(-2.0, 2.0, 20)[:, None]
@@ -215,6 +217,7 @@ def test_jax_is_as_it_was(posterior):
 # --- budgets and strictness
 
 
+@pytest.mark.slow
 def test_a_budget_of_draws_ends_it_with_a_warning(data):
     with pytest.warns(ConvergenceWarning, match="budget"):
         posterior = fit(data, **SHORT)
@@ -224,6 +227,7 @@ def test_a_budget_of_draws_ends_it_with_a_warning(data):
     assert not posterior.verdict.ok
 
 
+@pytest.mark.slow
 def test_strict_raises(data):
     with pytest.raises(NotConvergedError, match="bulk ESS is below"):
         fit(data, strict=True, **SHORT)
@@ -351,6 +355,7 @@ def test_ctrl_c_returns_what_there_is(phase, when, act, data):
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
 
 
+@pytest.mark.slow
 def test_ctrl_c_with_a_run_directory_can_be_resumed(data, tmp_path):
     run_dir = tmp_path / "run"
     first = short(data, run_dir=run_dir, progress=Listener("final", interrupt, 3), max_draws=100_000)
@@ -436,6 +441,7 @@ def test_a_run_directory_changes_no_draw_and_resuming_a_finished_run_draws_nothi
     np.testing.assert_array_equal(again.Z_path, kept.Z_path)
 
 
+@pytest.mark.slow
 def test_resume_can_ask_for_more(data, tmp_path):
     run_dir = tmp_path / "run"
     first = short(data, run_dir=run_dir)
@@ -465,6 +471,7 @@ def test_a_second_writer_is_refused(data, tmp_path):
         fit(data, run_dir=run_dir)
 
 
+@pytest.mark.slow
 def test_a_fit_killed_before_its_data_were_kept_can_begin_again(data, tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
 
@@ -489,6 +496,7 @@ def test_what_is_no_run_directory(data, tmp_path):
         fit(data, run_dir=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_damaged_state_names_the_file(data, tmp_path):
     run_dir = tmp_path / "run"
     short(data, run_dir=run_dir)

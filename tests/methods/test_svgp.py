@@ -161,6 +161,7 @@ def compiled(caplog):
     return [record.getMessage() for record in caplog.records if "ompil" in record.getMessage()]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_and_compiles_nothing(data, caplog):
     first = fit(data, batch_size=10, seed=3)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):

@@ -34,6 +34,14 @@ def fitted(data):
     return fit(data)
 
 
+@pytest.fixture(scope="module")
+def plane():
+    """Rows of the shape of most tests of fits, so that programs are shared."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((N, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(N)
+
+
 def collapsed(posterior, data, phis):
     """log p(φ) + L(θ, Z) at each φ, with the Z that was found."""
     rows = Dataset.of(posterior.scaler.transform_X(data[0]), posterior.scaler.transform_y(data[1]))
@@ -41,6 +49,7 @@ def collapsed(posterior, data, phis):
     return np.array([target.evaluate(phi, posterior.conditional.inputs).log_density for phi in phis])
 
 
+@pytest.mark.slow
 def test_the_bound_is_below_the_collapsed_one(data, fitted):
     last = fitted.history[-1]
     # At the same q(φ) and Z, and so below the best that vi-collapsed finds.
@@ -63,6 +72,7 @@ def test_predictions_are_those_of_the_draws(data, fitted):
     np.testing.assert_allclose(q.sd, p.sd, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_the_pieces_fit_together(fitted):
     assert fitted.method == "vi-uncollapsed"
     assert fitted.verdict.ok, str(fitted.verdict)
@@ -98,9 +108,9 @@ def test_the_same_seed_gives_the_same(data, fitted):
     assert other.history[-1].bound == pytest.approx(fitted.history[-1].bound, abs=1.0)
 
 
-def test_a_few_steps_are_not_enough(data):
+def test_a_few_steps_are_not_enough(plane):
     with pytest.warns(ConvergenceWarning, match="still rose"):
-        posterior = fit(data, steps=500, learning_rate=0.001)
+        posterior = fit(plane, steps=500, learning_rate=0.001)
     assert posterior.verdict.codes[0] == "not-converged"
 
 
@@ -112,7 +122,7 @@ def test_failures_are_told(data):
     assert posterior.counts["failures"] > 100
 
 
-def test_interrupted(data):
+def test_interrupted(plane):
     class Interrupting(Silent):
         left = 4
 
@@ -122,18 +132,20 @@ def test_interrupted(data):
                 raise KeyboardInterrupt
 
     with pytest.warns(ConvergenceWarning, match="interrupted"):
-        posterior = fit(data, progress=Interrupting())
+        posterior = fit(plane, progress=Interrupting())
     assert "interrupted" in posterior.verdict.codes
-    assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
+    assert np.all(np.isfinite(posterior.predict(plane[0], include_noise=True).mean))
 
 
-def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(data, fitted, tmp_path):
+@pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # of few steps
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(plane, tmp_path):
+    whole = fit(plane, steps=300)
     with pytest.warns(ConvergenceWarning, match="minutes used up"):
-        cut = fit(data, max_minutes=1e-6, run_dir=tmp_path / "run")
+        cut = fit(plane, steps=300, max_minutes=1e-6, run_dir=tmp_path / "run")
     assert cut.counts["gradients"] == 4
     resumed = integrand.resume(tmp_path / "run", max_minutes=None)
-    np.testing.assert_array_equal(resumed.chains.x, fitted.chains.x)
-    np.testing.assert_array_equal(resumed.conditional.factors, fitted.conditional.factors)
+    np.testing.assert_array_equal(resumed.chains.x, whole.chains.x)
+    np.testing.assert_array_equal(resumed.conditional.factors, whole.conditional.factors)
 
 
 def test_draws_that_fail_are_drawn_again_and_told(as_users_see_it):

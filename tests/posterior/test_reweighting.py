@@ -62,6 +62,7 @@ def test_draws_are_resampled_by_their_exact_density(monkeypatch):
     assert exact.conditional.phis.shape == phis.shape
 
 
+@pytest.mark.slow
 def test_predictions_may_be_exact(sparse):
     exact = sparse.reweighted(X, Y, exact_predictions=True)
     assert exact.conditional.kind == "exact"
