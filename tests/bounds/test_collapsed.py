@@ -155,7 +155,7 @@ def table_errors(N, D, lengthscale, relative, variance, bound, M=100, seed=0):
     return abs(float(found) - reference), largest_error(theta, theta_reference), largest_error(dZ, dZ_reference)
 
 
-@both_bounds
+@pytest.mark.parametrize("bound", [pytest.param("titsias", marks=pytest.mark.slow), "tight"])
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_accuracy_table(case, bound, record_property):
     nats, theta, Z = table_errors(*case, bound)
@@ -179,14 +179,19 @@ def test_accuracy_when_well_conditioned(case, bound, record_property):
 # ---- the gradient
 
 
-FEW = ["matern12", "sum of products"]
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in KERNELS if name not in FEW]
+FEW = (("matern12", "titsias"), ("matern12", "tight"), ("sum of products", "titsias"))
 
 
-@both_bounds
-@pytest.mark.parametrize("name", [*FEW, *OTHERS])
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        pytest.param(name, bound, marks=() if (name, bound) in FEW else pytest.mark.slow)
+        for name in KERNELS
+        for bound in BOUNDS
+    ],
+)
 def test_value_and_gradient_against_the_naive_formula(name, bound):
-    """One kernel of each kind; what the bound asks of a kernel is a contract of all kernels (`tests/contracts`)."""
+    """Few kernels; what the bound asks of a kernel is a contract of all kernels (`tests/contracts`)."""
     # Kernels of finite rank leave nothing but jitter on Kmm, and any float64 answer then loses digits with it.
     X, y, Z = make_rows()
     gp = make_gp(KERNELS[name])

@@ -125,7 +125,11 @@ def test_blocks_agree():
 
 @pytest.mark.parametrize(
     ("name", "likelihood"),
-    [pytest.param("rbf", Gaussian(), marks=pytest.mark.slow), ("rbf", StudentT(4.0)), ("linear", Bernoulli())],
+    [
+        pytest.param("rbf", Gaussian(), marks=pytest.mark.slow),
+        ("rbf", StudentT(4.0)),
+        ("linear", Bernoulli()),
+    ],
 )
 def test_gradient(name, likelihood):
     gp, Z, q, X, y, rows = make_case(name, likelihood)

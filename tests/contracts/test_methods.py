@@ -100,8 +100,8 @@ def test_a_saved_model_predicts_the_same(method, data, tmp_path):
     assert str(loaded.verdict) == str(posterior.verdict)
 
 
-# Chains with Z, chains without, an optimum, an approximation with draws of its own; the slow suite has the rest.
-REPORTED = ("sgpr-hmc", "gpr-hmc", "ml2", "svgp")
+# Chains and an optimum; the slow suite has the rest.
+REPORTED = ("sgpr-hmc", "ml2")
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=() if m in REPORTED else pytest.mark.slow) for m in METHODS])
@@ -127,7 +127,13 @@ def test_same_seed_same_result(method, data):
     np.testing.assert_array_equal(again.conditional.weights, fitted(method, data).conditional.weights)
 
 
-@pytest.mark.parametrize("method", DEAR_ONES_SLOW.values())
+# Those that keep and find on disk what another one does.
+AS_ANOTHER = ("map", "gpr-ml2", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z", "pseudo-marginal", "fbgp")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=pytest.mark.slow if m in AS_ANOTHER else ()) for m in METHODS]
+)
 def test_a_run_directory_is_taken_and_resumed(method, data, tmp_path):
     settings = {"max_draws": 20, "target_ess": 1e6}
     first = fit(data, method=method, run_dir=tmp_path / "run", **settings)
@@ -143,7 +149,14 @@ def test_a_run_directory_is_taken_and_resumed(method, data, tmp_path):
         np.testing.assert_array_equal(resumed.chains.x[:, :20], first.chains.x)
 
 
-@pytest.mark.parametrize("method", BY_CHANCE)
+# Chains, an ascent by batches, and an approximation of θ: what raises is one function.
+DISTRUSTED = ("sgpr-hmc", "svgp", "vi-collapsed")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=() if m in DISTRUSTED else pytest.mark.slow) for m in METHODS if m not in BY_LBFGS],
+)
 def test_strict_raises_where_the_verdict_is_bad(method, data):
     """20 draws, or three steps of a climb, are not enough."""
     with pytest.raises(NotConvergedError, match=r"Not to be trusted yet(.|\n)*- "):
