@@ -21,10 +21,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## ML-II beside integration on an embedded data set, with a report
 	$(BIN)/integrand demo
 
-# The fast tenth of the suite: no fits but one, and what tells soonest that something is broken.
+# The fast tenth of the suite: no fits but one, no other processes, and what tells soonest that something is broken.
 QUICK := tests/architecture tests/data tests/posterior/test_mixture.py tests/test_model.py tests/test_metrics.py \
 	tests/infer/test_verdict.py tests/infer/test_convergence.py tests/infer/test_optimise.py \
-	'tests/contracts/test_methods.py::test_says_what_it_did[sgpr-hmc]'
+	'tests/contracts/test_methods.py::test_says_what_it_did[sgpr-hmc]' \
+	$(addprefix --ignore=tests/data/test_,processes.py faults.py devices.py)
 
 check: $(STAMP) ## lint, types and the fast tenth of the suite (under a minute)
 	$(BIN)/ruff check .
