@@ -208,6 +208,7 @@ def test_the_gradient_is_of_the_bound_at_the_given_point(job, problem):
     assert len(row["calls"]) == 3
 
 
+@pytest.mark.slow
 def test_an_optimum_is_where_the_referee_finds_the_same_bound(job, problem, tmp_path, monkeypatch):
     from integrand.targets import CollapsedTarget
 

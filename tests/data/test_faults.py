@@ -77,6 +77,7 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="finds c
 # --- one of two is lost in the middle of a fit
 
 
+@pytest.mark.slow
 @linux
 def test_a_process_that_is_killed_ends_the_other_and_one_goes_on(parts, tmp_path):
     with started(commands(parts, tmp_path), tmp_path) as processes:

@@ -81,7 +81,7 @@ def compare(model, conditional, tolerance):
 
 
 # Those that share their last step with another, which is compared, are for the slow suite; so are draws of u.
-SHARED = ("map", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z")
+SHARED = ("map", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z", "vi-collapsed")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_predictions_at_a_fixed_theta():
     check_predictions(METHOD)
 
 
+@pytest.mark.slow
 def test_a_second_fit_compiles_nothing():
     check_compiles_once(METHOD)
 
@@ -118,6 +119,7 @@ def test_a_saved_model_predicts_the_same(tmp_path):
     check_saved(METHOD, tmp_path)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_draws(tmp_path):
     check_interrupted(METHOD, tmp_path)
 
