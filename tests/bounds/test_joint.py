@@ -69,7 +69,7 @@ def naive_gaussian(gp, Z, v, X, y):
     return np.sum(terms)
 
 
-@pytest.mark.parametrize("name", ["rbf", "sum of products"])
+@pytest.mark.parametrize("name", ["rbf", pytest.param("sum of products", marks=pytest.mark.slow)])
 def test_value_is_the_dense_formula(name):
     X, y, Z, v = make_rows()
     gp = make_gp(KERNELS[name])
@@ -184,7 +184,9 @@ def test_centred_gaussian_density_is_the_collapsed_bound_and_a_standard_normal()
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("likelihood", [StudentT(), Poisson()], ids=lambda likelihood: likelihood.name)
+@pytest.mark.parametrize(
+    "likelihood", [pytest.param(StudentT(), marks=pytest.mark.slow), Poisson()], ids=lambda likelihood: likelihood.name
+)
 def test_centring_is_a_change_of_variables(likelihood):
     X, y, Z, epsilon = make_rows(likelihood)
     gp, data = make_gp(), Dataset.of(X, y, BLOCK)
