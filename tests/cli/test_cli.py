@@ -243,7 +243,7 @@ def test_reproduce_says_where_the_experiments_are():
 
 def test_the_words_of_the_command_line(files):
     """Remedies name flags, any setting may be given, JSON has all findings, and far rows are a line."""
-    few = ["--inducing", "8", "--max-draws", "20", "--target-ess", "1e9", "--set", "max_rounds=1", "--quiet"]
+    few = ["--inducing", "4", "--max-draws", "20", "--target-ess", "1e9", "--set", "max_rounds=1", "--quiet"]
     said = ok("fit", "train.csv", "--target", "y", "--out", "m", *few).stdout
     assert "`--max-draws`" in said
     assert "`max_draws`" not in said

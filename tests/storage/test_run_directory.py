@@ -464,7 +464,7 @@ with RunDirectory.open(sys.argv[1]) as run:
 """
     path, rng, last = tmp_path / "run", np.random.default_rng(0), 0
     RunDirectory.create(path, HEADER).close()
-    for _ in range(3):
+    for kills in range(1, 9):  # a busy machine may write nothing before the first of them
         with python(code, path) as writer:
             assert writer.stdout.readline() == "started\n"
             time.sleep(rng.uniform(0.0, 0.15))
@@ -481,6 +481,8 @@ with RunDirectory.open(sys.argv[1]) as run:
             assert (arrays["a"] == meta["counter"]).all()
             assert (arrays["b"] == meta["counter"] / 7).all()
             last = meta["counter"]
+        if kills >= 3 and last > 3:
+            break
     assert last > 3
 
 
