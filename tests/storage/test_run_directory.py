@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import io
 import json
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from integrand.errors import InputError, RunDirectoryError
+from integrand.files import atomic_write, replacing
 from integrand.storage import run_directory as storage
 from integrand.storage.run_directory import RunDirectory
 
@@ -594,3 +596,34 @@ def test_a_directory_removed_under_an_open_run(run):
     run.path.rmdir()
     with pytest.raises(RunDirectoryError, match="No such file"):
         run.save("state", {})
+
+
+# ---- files appear as a whole, or not at all
+
+
+def test_an_interrupt_while_writing_leaves_the_previous_file(tmp_path):
+    path = tmp_path / "file"
+    atomic_write(path, lambda stream: stream.write(b"first"))
+
+    def interrupted(stream):
+        stream.write(b"sec")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        atomic_write(path, interrupted)
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_path_beside_takes_the_place_when_the_block_ends(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("first")
+    with replacing(path) as temporary:
+        temporary.write_text("second")
+        assert path.read_text() == "first"
+    assert path.read_text() == "second"
+    with contextlib.suppress(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_text("third")
+        _ = 1 / 0
+    assert path.read_text() == "second"
+    assert os.listdir(tmp_path) == ["file"]
