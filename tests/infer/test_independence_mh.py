@@ -229,7 +229,7 @@ def test_warm_up_is_long_enough_for_a_covariance_matrix(dimension, wanted, warmu
 # --- what it costs
 
 
-@pytest.mark.parametrize(("acceptance", "mix"), [(0.5, Mix(1, 32)), (0.3, Mix(4, 6)), (0.1, Mix(3, 1))])
+@pytest.mark.parametrize(("acceptance", "mix"), [(0.5, Mix(1, 32)), (0.3, Mix(2, 12)), (0.1, Mix(3, 1))])
 def test_a_draw_takes_a_few_values_and_an_hmc_transition_a_few_gradients(acceptance, mix):
     target = FunctionTarget(normal, value, dimension=2)
     result = sample(target=target, plan=SEEDED.but(draws=48), chains=3, acceptance=acceptance)

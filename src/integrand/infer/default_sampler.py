@@ -4,6 +4,7 @@ Warm-up of independence MH is made twice at most: the second time from what the 
 the proposals are accepted then, NUTS makes all draws.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -38,7 +39,8 @@ class DefaultSampler(Sampler):
     def pilot(self, target: Target, starts: Matrix, coordinates: Coordinates, plan: Plan, callback: Callback) -> Run:
         """The draws of the second half of a warm-up, while the step size still adapts; NUTS if few are accepted."""
         warmup = plan.but(warmup=2 * plan.draws, seed=(*plan.seed, 0))
-        adapted = self.proposals.warm_up(target, starts, coordinates, warmup, callback)
+        proposals = replace(self.proposals, enough_k_hat=math.inf)  # these draws only move Z: tails can wait
+        adapted = proposals.warm_up(target, starts, coordinates, warmup, callback)
         if isinstance(adapted, Run):  # cut short
             return adapted
         if adapted.acceptance >= self.min_accepted and adapted.latest is not None:

@@ -72,7 +72,7 @@ class IndependenceMH(Sampler):
     # By the share of proposals accepted in the last stage of warm-up. With the share a, k proposals per draw give
     # (1 - (1-a)^k) / (1 + (1-a)^k) / k effective draws per value: one is best. But an HMC transition takes several
     # gradients: it is rarely needed where q fits well. Where q fits less well more proposals should lie between two.
-    mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(1, 32)), (0.25, Mix(4, 6)), (0.0, Mix(3, 1)))
+    mixes: tuple[tuple[float, Mix], ...] = ((0.5, Mix(1, 32)), (0.25, Mix(2, 12)), (0.0, Mix(3, 1)))
 
     def between(self, modes: Sequence[Mode], broad: Sequence[Coordinates] = ()) -> "IndependenceMH":
         """Proposals from all of these modes, and from all of the prior."""
