@@ -684,3 +684,12 @@ def test_a_file_keeps_the_model_as_it_was_given(tmp_path):
     assert posterior.theta_original["mean"][0, 0] == pytest.approx(100.0)
     loaded = integrand.SparseGPRegressor.load(tmp_path / "model")
     assert Model(loaded.kernel, ["a", "b"], loaded.noise, loaded.mean) == posterior.model.given
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-3])
+def test_the_fixed_slope_of_a_product_does_not_depend_on_the_unit_of_its_column(factor):
+    kernel = Model(RBF(active=0) * Linear(active=1), 2).kernel
+    scaler = Standardiser(np.zeros(2), np.array([1.0, 300.0 * factor]), 0.0, 2.0)
+    model = Model(kernel, 2).for_data(scaler)
+    assert model.kernel.parts[1].scale == 1.0
+    assert parse_kernel(repr(kernel)) == kernel

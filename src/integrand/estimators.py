@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
-from integrand.data.checks import refuse_series
+from integrand.data.checks import checked_variances, refuse_series
 from integrand.data.sources import ArrayRows
 from integrand.errors import InputError, UnreliableWeightsError
 from integrand.kernels import RBF
@@ -22,7 +22,7 @@ from integrand.kernels.base import Kernel
 from integrand.likelihoods import Bernoulli
 from integrand.methods.fit import as_likelihood, fit, prior_predictive, update
 from integrand.methods.table import METHODS
-from integrand.model import Model
+from integrand.model import Model, check_known_noise
 from integrand.posterior.mixture import checked_levels
 from integrand.posterior.predictive import Predictive
 from integrand.posterior.updating import joined_ranges
@@ -119,7 +119,14 @@ class SparseGP(BaseEstimator):
         }
 
     def report(
-        self, path: str | os.PathLike[str], X: Any = None, y: Any = None, *, held_out: bool = False, title: str = ""
+        self,
+        path: str | os.PathLike[str],
+        X: Any = None,
+        y: Any = None,
+        *,
+        noise_variance: Any = None,
+        held_out: bool = False,
+        title: str = "",
     ) -> None:
         """Write the HTML report of `integrand report` to `path`.
 
@@ -129,6 +136,8 @@ class SparseGP(BaseEstimator):
             The file to write.
         X, y
             Rows with their observations, to hold predictions against.
+        noise_variance
+            Known variance of the noise of each row, if the fit had one.
         held_out
             Whether these rows took no part in the fit.
         title
@@ -140,6 +149,9 @@ class SparseGP(BaseEstimator):
         if (X is None) != (y is None):
             raise InputError("`report` takes rows with their observations: give both X and y, or neither")
         data = None if X is None else (self._checked(X), self._coded(np.asarray(y)))
+        if data is not None and noise_variance is not None:
+            check_known_noise(self.posterior_.model)
+            data = (*data, checked_variances(noise_variance, len(data[1])))
         write_report(
             path,
             self.posterior_,

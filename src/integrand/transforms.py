@@ -23,7 +23,7 @@ import numpy as np
 
 from integrand.errors import InputError
 from integrand.kernels.base import Change, FieldInfo, number_or_prior
-from integrand.priors import LogNormal, Normal, Rule, describe_value, restore_value
+from integrand.priors import HalfNormal, LogNormal, Normal, Rule, describe_value, restore_value
 
 # Beyond |λ t| = 5, which is y below 0.7 % of its middle for λ = 1, a Box-Cox transform goes on as a logarithm. Without
 # this some values of z would have no y: z > -1/λ. Its slope there is exp(-5).
@@ -107,14 +107,14 @@ class BoxCox(Transform):
     Parameters
     ----------
     power
-        The power p: a number or a prior; by default λ has a standard normal one.
+        The power p: a number or a prior. By default λ has a half-normal one: with a power below zero y has no mean.
     """
 
     power: Any = eqx.field(default=None, converter=lambda value: number_or_prior(value, f"{PATH}.power"))
 
     name = "box-cox"
     of_log = True
-    defaults: ClassVar[Mapping[str, tuple[str, Rule]]] = {"power": ("1/y", lambda n_columns: Normal(0.0, 1.0))}
+    defaults: ClassVar[Mapping[str, tuple[str, Rule]]] = {"power": ("1/y", lambda n_columns: HalfNormal(1.0))}
 
     def __call__(self, t: Any) -> Any:
         """((exp(max(λt, -5)) - 1)/λ, and below a line."""

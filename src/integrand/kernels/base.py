@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from integrand.errors import InputError
-from integrand.priors import Prior, Rule, Standardised, bare, number_text
+from integrand.priors import Prior, Rule, Standardised, bare, number_text, standardised
 
 _RESERVED = ("noise", "mean", "transform")
 _MOST_NAMES = 40  # of columns, in a message
@@ -320,7 +320,14 @@ def _one_scale(parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     has_scale = inferred or any(isinstance(k, Sum) for k in parts)
     # By position: the same kernel may stand in a product twice.
     carrier = None if has_scale else _first_free(parts)
-    return tuple(k.with_scale(1.0) if k.own_scale is None and i != carrier else k for i, k in enumerate(parts))
+    fixed = (k.own_scale is None and i != carrier for i, k in enumerate(parts))
+    return tuple(k.with_scale(_unit_scale(k)) if one else k for k, one in zip(parts, fixed, strict=True))
+
+
+def _unit_scale(kernel: Kernel) -> Any:
+    """A scale of 1; of a slope for standardised columns, so that the unit of a column does not matter."""
+    units = [field.metadata["unit"] for field in dataclasses.fields(kernel) if field.name == "scale"]
+    return standardised(1.0) if units and "x" in units[0] else 1.0
 
 
 def _first_free(parts: tuple[Kernel, ...]) -> int | None:

@@ -4,7 +4,7 @@
     Train (lines 5-18)          `Rounds.run`
       draw J samples (14-17)    `Rounds.draw`           chains on log p(θ) + L(θ, Z) with Z fixed
       stochastic bound (18)     `Rounds.move`           1/J Σ_j L(θ_j, Z), maximised over Z (line 11, equation (15));
-                                                    value and gradient by `CollapsedTarget.mean_bound`
+                                                    value and gradient by its function `averaged_bound`
       while not converged (9)   `Rounds.converged`      until the gain, on draws that did not move Z, is noise
     Return Z and draws          `draw_until_converged`  chains that go on until R-hat and ESS are reached
 
@@ -191,7 +191,7 @@ class Rounds:
         P = moving.shape[1]
         moving = self._enough_draws(moving)
 
-        def mean_bound(x: np.ndarray) -> tuple[float, np.ndarray]:
+        def averaged_bound(x: np.ndarray) -> tuple[float, np.ndarray]:
             evaluations = self.rows.bound.evaluate_each(moving, x[P:].reshape(Z.shape))
             gradient = np.mean([_joint_gradient(e) for e in evaluations], axis=0)
             return float(np.mean([e.log_likelihood for e in evaluations])), gradient
@@ -200,7 +200,7 @@ class Rounds:
         x = np.concatenate([np.zeros(P), Z.ravel()])
         steps = max(1, self.rows.move_gradients // len(moving))
         optimum = maximise_lbfgs(
-            mean_bound, x, max_steps=steps, enough=MOVE_ENOUGH, curvature=self.curvature.copied(), held=P
+            averaged_bound, x, max_steps=steps, enough=MOVE_ENOUGH, curvature=self.curvature.copied(), held=P
         )
         moved = optimum.x[P:].reshape(Z.shape)
         before, after = self.rows.bounds(measuring, Z), self.rows.bounds(measuring, moved)

@@ -30,7 +30,7 @@ from integrand.infer.base import Chains
 from integrand.infer.verdict import Sparseness, Verdict
 from integrand.linalg import Jitter
 from integrand.model import Model, Parameter, check_known_noise
-from integrand.posterior.conditional import FACTOR_BYTES, Conditional, exact_conditional
+from integrand.posterior.conditional import FACTOR_BYTES, Conditional, SparseConditional, exact_conditional
 from integrand.posterior.extrapolation import beyond, outside_text, reach
 from integrand.posterior.gradient import PredictiveGradient, predictive_gradient
 from integrand.posterior.inference_data import (
@@ -368,6 +368,9 @@ class Posterior:
             )
         if self.method.startswith("vi-"):
             raise InputError(f"draws of {self.method} are from a Gaussian, not from the sparse posterior: use sgpr-hmc")
+        sparse = isinstance(self.conditional, SparseConditional) and not self.conditional.inputs_vary
+        if sparse and self.model.target_transform is None:
+            self.refuse_other_rows(as_rows(X, y, noise_variance, self.model.levels))
         result = reweigh(self.model, self.jitter, self.conditional, data, np.random.default_rng(seed))
         conditional, slack = self.conditional.subset(result.index), result.slack
         if exact_predictions:

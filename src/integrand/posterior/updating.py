@@ -180,7 +180,8 @@ def refuse_other_rows(
         same = bool(np.max(np.abs(a - b)) <= _SAME * np.max(np.abs(b)))
     if not same:
         raise InputError(
-            "old_rows are not the rows that the posterior has seen: give those of the fit and of every update since"
+            "these are not the rows that the posterior has seen: give all those of the fit and of every update since, "
+            "with their noise_variance if the fit had one"
         )
 
 
