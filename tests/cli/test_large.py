@@ -11,6 +11,7 @@ from integrand.cli import commands
 from integrand.cli.app import app
 from integrand.data.tables import Selection
 from integrand.errors import InputError
+from integrand.kernels import RBF
 from integrand.storage.model_file import load_model
 from played_processes import agreeing
 
@@ -277,7 +278,7 @@ def test_what_needs_all_rows_is_refused(options, words, here):
 def test_several_processes_need_parquet(here, monkeypatch):
     """The rows of a CSV file cannot be divided without reading it."""
     with pytest.raises(InputError, match="several processes read Parquet files"):
-        commands._rows(here / "t.csv", "y", Selection(), 2**30, agreeing(0, 2), None)
+        commands._rows(here / "t.csv", "y", Selection(), 2**30, agreeing(0, 2), None, RBF())
 
 
 def test_the_same_row_is_refused_while_rows_are_read(here, tmp_path, capfd):
