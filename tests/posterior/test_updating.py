@@ -399,3 +399,20 @@ def test_reweighted_draws_start_from_themselves(updated, monkeypatch):
     exact = updated.reweighted(X, Y)
     assert exact.updates is None
     assert exact.update(NEW, np.full(9, 5.0), strict=False).updates.n_rows == 9
+
+
+@pytest.mark.parametrize("exact_predictions", [False, True])
+def test_reweighted_draws_with_new_rows_can_be_saved(fitted, tmp_path, monkeypatch, exact_predictions):
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=exact_predictions)
+    later = exact.update(X[OLD:], Y[OLD:], strict=False)
+    assert later.updates.chains.x.shape == exact.chains.x.shape
+    ig.save_model(later, tmp_path / "model")
+    loaded = ig.load_model(tmp_path / "model").posterior
+    np.testing.assert_array_equal(loaded.chains.x, later.chains.x)
+    # Draws of two chains that are kept unevenly are one chain, of which the verdict speaks.
+    size = later.conditional.weights.shape[1]
+    ig.save_model(loaded, tmp_path / "few", max_bytes=31 * 4 * size * (size + 1))
+    few = ig.load_model(tmp_path / "few").posterior
+    assert len(few.verdict.e_bfmi) == len(few.chains.x)
+    ig.save_model(few, tmp_path / "again")

@@ -46,7 +46,7 @@ from integrand.posterior.inference_data import (
 from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one_out
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
-from integrand.posterior.reweighting import resampled_chains, reweigh, reweighted_verdict
+from integrand.posterior.reweighting import for_chains, resampled_chains, reweigh, reweighted_verdict
 from integrand.posterior.updating import (
     NOTE,
     REFIT,
@@ -377,11 +377,12 @@ class Posterior:
             kept = max(2, min(len(slack), FACTOR_BYTES // (8 * data.n_rows**2)))
             conditional = exact_conditional(self.model, conditional.phis[:kept], data)
         note = f"log p(y | θ) - L(θ, Z) was {slack.mean():.2f} nats with an sd of {slack.std():.2f} over the draws."
+        chains = resampled_chains(draws_that_predict(self.conditional.phis, self.chains), result)
         return replace(
             self,
-            chains=resampled_chains(draws_that_predict(self.conditional.phis, self.chains), result),
+            chains=chains,
             conditional=conditional,
-            verdict=self.verdict and reweighted_verdict(self.verdict, result),
+            verdict=self.verdict and for_chains(reweighted_verdict(self.verdict, result), chains),
             notes=(*self.notes, note),
             evidence=None,
             updates=None,
@@ -425,7 +426,7 @@ class Posterior:
             self,
             chains=chains,
             conditional=conditional,
-            verdict=self.verdict and updates.verdict(self.verdict, earlier),
+            verdict=self.verdict and for_chains(updates.verdict(self.verdict, earlier), chains),
             seconds={**self.seconds, "update": seconds},
             notes=(*(note for note in self.notes if not note.startswith(NOTE)), updates.note),
             evidence=None,

@@ -119,6 +119,12 @@ def reweighted_verdict(verdict: Verdict, result: Reweighted) -> Verdict:
     return replace(verdict, findings=findings, convergence=left, sparseness=None)
 
 
+def for_chains(verdict: Verdict, chains: Chains) -> Verdict:
+    """The verdict with the smallest E-BFMI alone where the draws of several chains are now one."""
+    n = len(chains.x)
+    return verdict if len(verdict.e_bfmi) == n else replace(verdict, e_bfmi=np.full(n, np.min(verdict.e_bfmi)))
+
+
 def with_weights(numbers: Convergence, n: int, efficiency: float) -> Convergence:
     """The sample sizes that weights leave of n draws."""
     left = (np.minimum(ess, n) * efficiency for ess in (numbers.ess_bulk, numbers.ess_tail))
