@@ -10,7 +10,7 @@ import numpy as np
 
 from integrand.compilation import clear_unused_programs
 from integrand.data.categories import about_words, coded
-from integrand.data.checks import checked_rows
+from integrand.data.checks import checked_rows, refuse_other_columns
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
 from integrand.data.processes import Processes, SharedWork, SingleProcess
@@ -150,6 +150,7 @@ def prior_predictive(
     overview = rows.overview(Settings().subsample_rows, seed)
     model, scaler = standardised_for(model, rows, overview)
     if at is not None:
+        refuse_other_columns(at, model.columns)
         at = coded(at, model.levels)[0] if model.levels else at
     for doubt in doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview)):
         warnings.warn(f"{doubt.sentence} {doubt.remedy}", PriorWarning, stacklevel=callers_level())
@@ -228,6 +229,7 @@ def update(
     UnreliableWeightsError
         If weights cannot be trusted and there are no old rows. Other rows than the posterior has seen are refused.
     """
+    refuse_other_columns(X, posterior.model.columns)
     rows = as_rows(X, y, noise_variance, posterior.model.levels)
     updated = posterior.update(rows, strict=old_rows is None)
     updates = updated.updates

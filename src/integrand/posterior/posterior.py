@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_matrix, checked_variances, logarithms
+from integrand.data.checks import checked_matrix, checked_variances, logarithms, refuse_other_columns
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource, as_rows
@@ -255,6 +255,7 @@ class Posterior:
 
     def _inputs(self, X: Any, strict: bool = False) -> Float[np.ndarray, "T D"]:
         """Checked inputs, with codes in the place of categories; see `predict` for those that are unknown."""
+        refuse_other_columns(X, self.model.columns)
         levels = self.model.levels
         if not levels:
             return checked_matrix(X, "X")
@@ -408,6 +409,7 @@ class Posterior:
             If k-hat is above 0.7, or few draws have all the weight: the rows change θ too much.
             `integrand.update(posterior, X, y, old_rows=...)` then fits all rows again.
         """
+        refuse_other_columns(X, self.model.columns)
         rows, began = as_rows(X, y, noise_variance, self.model.levels), time.monotonic()
         if rows.noise_column is not None:
             check_known_noise(self.model)
