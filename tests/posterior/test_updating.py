@@ -277,6 +277,18 @@ def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
         ig.update(later, X[OLD:], noisy, old_rows=run)
 
 
+def test_a_new_fit_after_exact_predictions_has_as_many_inducing_points(fitted, monkeypatch):
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=True)
+    noisy = Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ig.ConvergenceWarning)
+        short = {name: value for name, value in SHORT.items() if name != "n_inducing"}
+        again = ig.update(exact, X[OLD:], noisy, old_rows=(X[:OLD], Y[:OLD]), **short)
+    assert again.Z.shape == (M, 2)
+    assert "Z started from given." in again.notes
+
+
 def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
     far = X[OLD:] + 12.0
     missed = fitted.update(far, Y[OLD:], strict=False)

@@ -32,6 +32,7 @@ from integrand.methods.examine import examined
 from integrand.methods.problem import AUTO, FitContext, Problem, Settings
 from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.model import Model, describe_model, restore_model
+from integrand.posterior.conditional import ExactConditional
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import draws_from_prior
 from integrand.priors import DEFAULT, Prior
@@ -236,26 +237,29 @@ def update(
     if old_rows is None or updates is None or not (updates.problem or updates.uncovered):
         return updated
     reason = updates.problem or "the inducing points missed new rows"
-    Z = None if updates.uncovered else posterior.Z
     old, earlier = _old_rows(old_rows, posterior.model)
     posterior.refuse_other_rows(old)
-    fitted = _fitted_again(posterior, _joined(old, rows, posterior.model), Z, {**earlier, **settings}, progress)
+    settings = {**earlier, **settings}
+    fitted = _fitted_again(posterior, _joined(old, rows, posterior.model), not updates.uncovered, settings, progress)
     note = f"Fitted again with all {old.n_rows + rows.n_rows} rows, because {reason}."
     return enforce_verdict(dataclasses.replace(fitted, notes=(*fitted.notes, note)), strict)
 
 
 def _fitted_again(
-    posterior: Posterior, rows: RowSource, Z: Any, settings: dict[str, Any], progress: bool | Progress
+    posterior: Posterior, rows: RowSource, from_Z: bool, settings: dict[str, Any], progress: bool | Progress
 ) -> Posterior:
-    """A fit of these rows with the model and method of a posterior, from Z if it is given and has the size wanted."""
+    """A fit of these rows with the model and method of a posterior, from its Z if that has the size wanted."""
     conditional, method = posterior.conditional, METHODS[posterior.method]
     kept: dict[str, Any] = {"jitter": posterior.jitter}
+    # Re-weighted draws may predict by the exact GP: its inputs are the rows, and Z is where the fit ended.
+    path = posterior.Z_path if isinstance(conditional, ExactConditional) else None
+    Z = posterior.Z if path is None else posterior.scaler.inverse_X(path[-1])
     if method.sparse:
-        kept["n_inducing"] = conditional.inputs.shape[-2]
+        kept["n_inducing"] = len(Z)
     if conditional.n_draws > 1:
         kept["predictive_draws"] = conditional.n_draws
     chosen = Settings.of(kept | settings)
-    start = Z is not None and method.sparse and not conditional.inputs_vary and chosen.n_inducing in (len(Z), AUTO)
+    start = from_Z and method.sparse and not conditional.inputs_vary and chosen.n_inducing in (len(Z), AUTO)
     model = posterior.model.given or posterior.model
     spec = FitSpec.of(posterior.method, model, rows, chosen, Z if start else None)
     with RunStore.create(None, spec) as store:
