@@ -428,3 +428,16 @@ def test_reweighted_draws_with_new_rows_can_be_saved(fitted, tmp_path, monkeypat
     few = ig.load_model(tmp_path / "few").posterior
     assert len(few.verdict.e_bfmi) == len(few.chains.x)
     ig.save_model(few, tmp_path / "again")
+
+
+def test_rows_that_no_draw_allows_are_a_reason_for_a_new_fit(fitted, monkeypatch):
+    none = fitted.update([[1.0, 1.0]], [1e160], strict=False)
+    assert none.updates.k_hat == math.inf
+    np.testing.assert_array_equal(np.sort(none.updates.index), np.arange(100))
+    with pytest.raises(UnreliableWeightsError, match=r"impossible under each of the 100 draws .*zero.* Refit"):
+        fitted.update([[1.0, 1.0]], [1e160])
+    calls = []
+    monkeypatch.setattr("integrand.methods.fit._fitted_again", lambda *a: calls.append(a) or fitted)
+    again = ig.update(fitted, [[1.0, 1.0]], [1e160], old_rows=(X[:OLD], Y[:OLD]))
+    assert len(calls) == 1
+    assert "because the new rows are impossible" in again.notes[-1]

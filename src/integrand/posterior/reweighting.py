@@ -68,7 +68,9 @@ def reweigh(
 
 
 def smoothed_weights(log_weights: Float[np.ndarray, " J"]) -> Smoothed:
-    """`pareto_smoothed`, with a k̂ of 0 where all weights are nearly the same."""
+    """`pareto_smoothed`, with a k̂ of 0 where all weights are nearly the same, and infinite where all are zero."""
+    if not np.any(np.isfinite(log_weights)):
+        return Smoothed(np.full(len(log_weights), -np.log(len(log_weights))), np.array(np.inf))
     smoothed = pareto_smoothed(log_weights)
     return smoothed._replace(k_hat=np.zeros(())) if np.ptp(log_weights) < _ALIKE else smoothed
 

@@ -88,7 +88,7 @@ class Updates:
         times = f" in {self.n_updates} steps" if self.n_updates > 1 else ""
         rows = f"Updated with {counted(self.n_rows, 'row')}{times}"
         J = len(self.log_weights)
-        if J == 1:
+        if J == 1 and np.isfinite(self.log_weights[0]):
             return f"{rows} at the optimised hyperparameters, which stay as they were"
         return f"{rows}: k-hat {self.k_hat:.2f} (trusted up to {K_HAT_LIMIT}), draws worth {self.effective:.0f} of {J}"
 
@@ -96,6 +96,8 @@ class Updates:
     def note(self) -> str:
         """What the rows did to the bound, for the notes of the fit."""
         known = self.log_weights[np.isfinite(self.log_weights)]
+        if len(known) == 0:
+            return f"{NOTE}{self.text}. Their density is zero under every draw."
         spread = f" with an sd of {known.std():.2f} over the draws" if len(known) > 1 else ""
         return f"{NOTE}{self.text}. L_new - L_old is {known.mean():.1f} nats{spread}."
 
@@ -116,6 +118,8 @@ class Updates:
     def problem(self) -> str:
         """Why the weighted draws cannot stand for the new posterior; "" if they can."""
         J, missed = len(self.log_weights), f", and {self._missed}" if self.uncovered else ""
+        if not np.any(np.isfinite(self.log_weights)):
+            return f"the new rows are impossible under each of the {counted(J, 'draw')} of θ: all weights are zero"
         if not self.k_hat <= K_HAT_LIMIT:
             return (
                 f"the new rows change the posterior of θ too much for its {J} draws: k-hat is {self.k_hat:.2f}, above "
