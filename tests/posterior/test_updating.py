@@ -390,7 +390,7 @@ def test_what_cannot_be_updated_is_refused(fitted, updated):
 
 def test_few_draws_are_not_trusted(fitted):
     few = Updates(no_chains(10), fitted.conditional.subset(slice(0, 10)), np.arange(10.0), 5, 1)
-    assert "for its 10 draws: k-hat is inf" in few.problem
+    assert "10 draws, too few for k-hat, are worth only 2" in few.problem
     assert few.effective < 3.0
     skewed = Updates(no_chains(100), fitted.conditional, np.r_[np.full(90, -30.0), np.zeros(10)], 5, 1)
     assert not skewed.k_hat > 0.7
@@ -441,3 +441,16 @@ def test_rows_that_no_draw_allows_are_a_reason_for_a_new_fit(fitted, monkeypatch
     again = ig.update(fitted, [[1.0, 1.0]], [1e160], old_rows=(X[:OLD], Y[:OLD]))
     assert len(calls) == 1
     assert "because the new rows are impossible" in again.notes[-1]
+
+
+def test_a_model_with_few_draws_is_judged_by_what_they_are_worth(fitted, tmp_path, monkeypatch):
+    ig.save_model(fitted, tmp_path / "model", max_bytes=12 * 4 * M * (M + 1))
+    loaded = ig.load_model(tmp_path / "model").posterior
+    later = loaded.update(X[:1], loaded.predict(X[:1], include_noise=True).mean)
+    assert later.conditional.n_draws == 12
+    assert (later.updates.k_hat, later.updates.problem) == (math.inf, "")
+    assert f"k-hat unknown for so few draws, draws worth {later.updates.effective:.0f} of 12" in str(later.verdict)
+    with pytest.raises(UnreliableWeightsError, match=r"12 draws, too few for k-hat, are worth only"):
+        loaded.update(X[OLD:], Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD))
+    with pytest.raises(UnreliableWeightsError, match=r"12 draws are too few for k-hat"):
+        loaded.reweighted(X[:OLD], Y[:OLD])
