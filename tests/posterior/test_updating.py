@@ -380,6 +380,9 @@ def test_what_cannot_be_updated_is_refused(fitted, updated):
         named.update(*new)
     with pytest.raises(InputError, match="variances above zero"):
         named.update(*new, np.zeros(N - OLD))
+    for other in ({"bound": "tight"}, {"target_transform": "log"}, {"kernel": RBF()}):
+        with pytest.raises(InputError, match=f"keeps the model and method .*: leave out {next(iter(other))}="):
+            ig.update(fitted, *new, **other)
     with pytest.raises(InputError, match="old_rows are"):
         ig.update(fitted, X[OLD:] + 12.0, Y[OLD:], old_rows=X)
     with pytest.raises(InputError, match="old_rows have 1 columns"):

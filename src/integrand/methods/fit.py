@@ -44,6 +44,8 @@ from integrand.units import doubts
 
 # Inducing points that blocks of rows are made for where the fit chooses how many.
 _MIDDLING = 200
+# Arguments of `fit` that an update takes from the posterior.
+_KEPT = ("kernel", "method", "likelihood", "noise", "mean", "priors", "Z", "bound", "target_transform")
 # Arguments of earlier versions, which work for one version with a warning: what to write in their place.
 _INSTEAD = {
     "columns": "give the rows names: fit(ArrayRows(X, y, columns=...))",
@@ -222,14 +224,19 @@ def update(
     strict, progress
         As in `fit`, for the new fit.
     settings
-        Of the new fit, as in `fit`; by default those of the run directory. It starts from the inducing points that
-        are there, unless they miss the new rows.
+        Fields of `Settings` for the new fit, by default those of the run directory; the model stays as it is. It starts
+        from the inducing points that are there, unless they miss the new rows.
 
     Raises
     ------
     UnreliableWeightsError
         If weights cannot be trusted and there are no old rows. Other rows than the posterior has seen are refused.
     """
+    if other := [name for name in _KEPT if name in settings]:
+        listed = ", ".join(f"{name}=" for name in other)
+        raise InputError(
+            f"update keeps the model and method of the posterior: leave out {listed}, or fit all rows again"
+        )
     refuse_other_columns(X, posterior.model.columns)
     rows = as_rows(X, y, noise_variance, posterior.model.levels)
     updated = posterior.update(rows, strict=old_rows is None)
