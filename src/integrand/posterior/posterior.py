@@ -1,4 +1,4 @@
-"""The result of a fit: draws of the hyperparameters with everything needed to judge them and to predict."""
+"""The Posterior that a fit returns: draws of the hyperparameters, a verdict on them, predictions, and updates."""
 
 import time
 import warnings
