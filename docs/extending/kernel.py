@@ -12,6 +12,11 @@ The decorator is all that it takes to save, load, resume and name the kernel:
 `covariance` needs a finite derivative at e = 0. Take roots by `distance_root`, and set `kinked = True` for a kernel
 with a kink there, as the Matérn kernels in `integrand/kernels/stationary.py` do.
 
+`hyperparameter(default=...)` takes the prior of a field that the user leaves out. It is one such as
+`LogNormal(0.0, 0.5)`, or a function of the number of columns that returns one: `lambda n_columns: Gamma(2.0, 1.0)`.
+The default is for standardised data, in which y and each column have a standard deviation of one. What a user writes is
+in the units of the data: declare `unit="x"` or `unit="y"` for a field that has one.
+
 Import this module before you load a file that uses the kernel. `tests/contracts/test_kernels.py` runs the contract of
 the library's kernels and of this one.
 """

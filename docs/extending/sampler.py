@@ -7,6 +7,18 @@ It knows nothing of Gaussian processes. To offer it as `sampler="walk"`:
 - add the name to `SAMPLERS` in `integrand/methods/problem.py` and to the methods that may use it in
   `integrand/methods/table.py`, and the class to `sampler_for` in `integrand/methods/sampling.py`;
 - add it to `run` in `tests/contracts/test_samplers.py`, and to the table in `docs/guides/methods.md`.
+The draws are `Chains`, eight arrays by chain and draw. Verdicts, model files and the report read them:
+
+- `x` are the points, in the target's own unknowns and not in η;
+- `log_density` is that of x, which `target.values` gives, and not that of η: it has no Jacobian. Acceptance is
+  decided by the density of η, which has the Jacobian, as `weight` below;
+- `energy` is that of Hamiltonian trajectories, NaN for samplers without momentum. The verdict's E-BFMI is made of it;
+- `acceptance` is the probability with which the proposal is accepted, between 0 and 1;
+- `n_steps` and `depth` count the gradients and the doublings of a trajectory, `diverging` says that it went astray:
+  zeros and False for samplers without trajectories;
+- `step_size` is the step that made the draw.
+
+Give them by name, as `_empty` below does. That function is part of this file and not of the library, so copy it too.
 """
 
 import time
@@ -75,4 +87,13 @@ def _empty(n_chains: int, n_draws: int, dimension: int) -> Chains:
     numbers = np.full((n_chains, n_draws), np.nan)
     zeros = np.zeros((n_chains, n_draws), int)
     x = np.empty((n_chains, n_draws, dimension))
-    return Chains(x, numbers.copy(), numbers, numbers.copy(), zeros, zeros, zeros.astype(bool), numbers.copy())
+    return Chains(
+        x=x,
+        log_density=numbers.copy(),
+        energy=numbers,
+        acceptance=numbers.copy(),
+        n_steps=zeros,
+        depth=zeros,
+        diverging=zeros.astype(bool),
+        step_size=numbers.copy(),
+    )

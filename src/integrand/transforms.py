@@ -25,8 +25,8 @@ from integrand.errors import InputError
 from integrand.kernels.base import Change, FieldInfo, number_or_prior
 from integrand.priors import HalfNormal, LogNormal, Normal, Rule, describe_value, restore_value
 
-# Beyond |λ t| = 5, which is y below 0.7 % of its middle for λ = 1, a Box-Cox transform goes on as a logarithm. Without
-# this some values of z would have no y: z > -1/λ. Its slope there is exp(-5).
+# Beyond |λ t| = 5, which is y below 0.7 % of its middle for a power of 1, a Box-Cox transform goes on as a logarithm.
+# Without this some values of z would have no y: z > -1/λ. Its slope there is exp(-5).
 LOG_FROM = 5.0
 # Below this argument (exp(x) - 1)/x and log(1 + x)/x are their series, whose gradients lose no digits.
 _SMALL = 1e-3

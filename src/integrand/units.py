@@ -230,22 +230,24 @@ def _doubt(v: Value, model: Any, X: np.ndarray, n_rows: int, y_range: tuple[floa
     field, text = v.path.split(".")[-1], value_text(v.original, exact=False)
     is_y = model.likelihood.standardises_y
     y_mean, y_sd = float(model.scaler.y_mean), float(model.scaler.y_sd)
+    transform = model.target_transform
+    y = "log of y" if transform is not None and transform.of_log else "y"
     if v.kind == "y" and field == "noise" and is_y:
         if _within(v.original, 0.0, y_sd):
             return None
-        sentence = f"{v.name} is {text}, above the standard deviation of y ({y_sd:.3g}): all of y would be noise."
+        sentence = f"{v.name} is {text}, above the standard deviation of {y} ({y_sd:.3g}): all of y would be noise."
         return Doubt("noise-above-y", sentence, f"Leave it out, or write a noise such as at_most({y_sd:.2g}).")
     if v.path == MEAN and is_y:
         reach = y_range[1] - y_range[0]
         low, high = y_range[0] - reach, y_range[1] + reach
         if _within(v.original, low, high):
             return None
-        sentence = f"mean is {text}, far from all of y, which lies between {y_range[0]:.4g} and {y_range[1]:.4g}."
-        return Doubt("mean-outside-data", sentence, f"Leave it out for the mean of y ({y_mean:.4g}).")
+        sentence = f"mean is {text}, far from all of {y}, which lies between {y_range[0]:.4g} and {y_range[1]:.4g}."
+        return Doubt("mean-outside-data", sentence, f"Leave it out for the mean of {y} ({y_mean:.4g}).")
     if v.kind == "y" and is_y:
         if _within(v.original, 0.0, _MANY_SDS * y_sd):
             return None
-        sentence = f"{v.name} is {text}, more than {_MANY_SDS:.0f} standard deviations of y ({y_sd:.3g})."
+        sentence = f"{v.name} is {text}, more than {_MANY_SDS:.0f} standard deviations of {y} ({y_sd:.3g})."
         return Doubt("scale-outside-data", sentence, f"Leave it out, or write one such as at_most({3.0 * y_sd:.2g}).")
     if v.kind != "x" or v.column is None:
         return None

@@ -30,6 +30,7 @@ WITHIN = {
 } | {name: set(LEVELS[0]) for name in LEVELS[0]}
 # Parts that see less than all that is below them: of these only the modules named.
 ONLY = {
+    "kernels": {"data": ("data.categories",)},
     "gp": {"data": ()},
     "units": {"data": ()},
     "transforms": {"data": ()},

@@ -368,3 +368,13 @@ def test_the_verdict_suggests_it(shift, advice):
     remedies = [found[code] for code in ("skewed", "heteroscedastic") if code in found]
     assert remedies
     assert all(f'`target_transform="{advice}"`' in remedy for remedy in remedies)
+
+
+def test_a_warning_speaks_of_the_logarithm_where_y_is_one():
+    X, y = make_rows()
+    noise = Model(RBF(), 2, noise=5.0, mean=100.0, target_transform="log")
+    with pytest.warns(ig.PriorWarning) as said:
+        ig.prior_predictive(noise, X, y, n_draws=1)
+    texts = " ".join(str(warning.message) for warning in said)
+    assert f"noise is 5, above the standard deviation of log of y ({np.log(y).std():.3g})" in texts
+    assert "mean is 100, far from all of log of y" in texts

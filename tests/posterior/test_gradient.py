@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,9 +22,11 @@ from integrand import (
 )
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
+from integrand.kernels.registry import registered_kernels
+from integrand.kernels.stationary import StationaryKernel
 from integrand.model import Model
 from integrand.posterior.conditional import VariationalConditional, exact_conditional, joints, sparse_conditional
-from integrand.posterior.gradient import predictive_gradient
+from integrand.posterior.gradient import _refuse_kinks, predictive_gradient
 from integrand.targets import CollapsedTarget
 
 rng = np.random.default_rng(4)
@@ -157,6 +160,30 @@ def test_posterior_and_estimator(monkeypatch):
     monkeypatch.setattr("integrand.posterior.gradient._MOST_BYTES", 16 * 2 * 3)
     with pytest.raises(InputError, match="at most 3 rows at a time"):
         gp.predict_gradient(NEW)
+
+
+class Rough(StationaryKernel):
+    """exp(-r^1.5), whose functions have no derivative, although they are smoother than those of Matern12."""
+
+    def covariance(self, e):
+        return self.scale**2 * jnp.exp(-((-2.0 * e) ** 0.75))
+
+
+def test_only_kernels_without_a_gradient_are_refused():
+    stationary = [kind for kind in registered_kernels().values() if issubclass(kind, StationaryKernel)]
+    kinds = [kind for kind in stationary if kind.__module__ == StationaryKernel.__module__]
+    assert Matern12 in kinds
+    for kind in kinds:
+        model = Model(kind(), 2).for_data(SCALER)
+        for phi in model.start() + 3.0 * np.random.default_rng(5).standard_normal((4, model.n_theta)):
+            if kind is Matern12:
+                with pytest.raises(InputError, match="no gradient"):
+                    _refuse_kinks(model, phi)
+            else:
+                _refuse_kinks(model, phi)
+    rough = Model(Rough(), 2).for_data(SCALER)
+    with pytest.raises(InputError, match="Rough kernel have no gradient"):
+        _refuse_kinks(rough, rough.start())
 
 
 def test_functions_with_kinks_have_no_gradient():

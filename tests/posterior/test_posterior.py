@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import integrand
@@ -172,3 +173,31 @@ def test_errors_name_the_cause(posterior):
         posterior.predict(np.full((3, 2), np.nan), include_noise=True)
     with pytest.raises(TypeError, match="include_noise"):
         posterior.predict(np.zeros((3, 2)))
+
+
+def test_a_data_frame_has_the_columns_of_the_model_in_their_order(posterior, data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=COLUMNS)
+    mean = posterior.predict(frame, include_noise=False).mean
+    unnamed = dataclasses.replace(posterior, model=integrand.Model(RBF(), 2).for_data(posterior.scaler))
+    for same in (X, frame.set_axis(["x0", "x1"], axis=1), frame.set_axis([0, 1], axis=1)):
+        np.testing.assert_array_equal(posterior.predict(same, include_noise=False).mean, mean)
+    assert unnamed._inputs(frame).shape == X.shape
+    swapped = frame[["size", "age"]]
+    uses = (
+        lambda X: posterior.predict(X, include_noise=False),
+        posterior.predict_gradient,
+        posterior.prior_predictive,
+        lambda X: posterior.loo(X, y),
+        lambda X: posterior.to_arviz(X, y),
+        lambda X: posterior.update(X, y),
+        lambda X: integrand.update(posterior, X, y),
+    )
+    for use in uses:
+        with pytest.raises(InputError, match=r"size, age, but .* age, size: give X\[\['age', 'size'\]\]"):
+            use(swapped)
+        with pytest.raises(InputError, match=r"no column 'age': the model was fitted to age, size"):
+            use(frame.rename(columns={"age": "years"}))
+    for use in (unnamed._inputs, lambda X: integrand.update(unnamed, X, y)):
+        with pytest.raises(InputError, match="the columns are x1, x0"):
+            use(frame.set_axis(["x1", "x0"], axis=1))

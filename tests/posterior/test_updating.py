@@ -277,6 +277,18 @@ def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
         ig.update(later, X[OLD:], noisy, old_rows=run)
 
 
+def test_a_new_fit_after_exact_predictions_has_as_many_inducing_points(fitted, monkeypatch):
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=True)
+    noisy = Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ig.ConvergenceWarning)
+        short = {name: value for name, value in SHORT.items() if name != "n_inducing"}
+        again = ig.update(exact, X[OLD:], noisy, old_rows=(X[:OLD], Y[:OLD]), **short)
+    assert again.Z.shape == (M, 2)
+    assert "Z started from given." in again.notes
+
+
 def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
     far = X[OLD:] + 12.0
     missed = fitted.update(far, Y[OLD:], strict=False)
@@ -368,6 +380,9 @@ def test_what_cannot_be_updated_is_refused(fitted, updated):
         named.update(*new)
     with pytest.raises(InputError, match="variances above zero"):
         named.update(*new, np.zeros(N - OLD))
+    for other in ({"bound": "tight"}, {"target_transform": "log"}, {"kernel": RBF()}):
+        with pytest.raises(InputError, match=f"keeps the model and method .*: leave out {next(iter(other))}="):
+            ig.update(fitted, *new, **other)
     with pytest.raises(InputError, match="old_rows are"):
         ig.update(fitted, X[OLD:] + 12.0, Y[OLD:], old_rows=X)
     with pytest.raises(InputError, match="old_rows have 1 columns"):
@@ -378,7 +393,7 @@ def test_what_cannot_be_updated_is_refused(fitted, updated):
 
 def test_few_draws_are_not_trusted(fitted):
     few = Updates(no_chains(10), fitted.conditional.subset(slice(0, 10)), np.arange(10.0), 5, 1)
-    assert "for its 10 draws: k-hat is inf" in few.problem
+    assert "10 draws, too few for k-hat, are worth only 2" in few.problem
     assert few.effective < 3.0
     skewed = Updates(no_chains(100), fitted.conditional, np.r_[np.full(90, -30.0), np.zeros(10)], 5, 1)
     assert not skewed.k_hat > 0.7
@@ -399,3 +414,46 @@ def test_reweighted_draws_start_from_themselves(updated, monkeypatch):
     exact = updated.reweighted(X, Y)
     assert exact.updates is None
     assert exact.update(NEW, np.full(9, 5.0), strict=False).updates.n_rows == 9
+
+
+@pytest.mark.parametrize("exact_predictions", [False, True])
+def test_reweighted_draws_with_new_rows_can_be_saved(fitted, tmp_path, monkeypatch, exact_predictions):
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=exact_predictions)
+    later = exact.update(X[OLD:], Y[OLD:], strict=False)
+    assert later.updates.chains.x.shape == exact.chains.x.shape
+    ig.save_model(later, tmp_path / "model")
+    loaded = ig.load_model(tmp_path / "model").posterior
+    np.testing.assert_array_equal(loaded.chains.x, later.chains.x)
+    # Draws of two chains that are kept unevenly are one chain, of which the verdict speaks.
+    size = later.conditional.weights.shape[1]
+    ig.save_model(loaded, tmp_path / "few", max_bytes=31 * 4 * size * (size + 1))
+    few = ig.load_model(tmp_path / "few").posterior
+    assert len(few.verdict.e_bfmi) == len(few.chains.x)
+    ig.save_model(few, tmp_path / "again")
+
+
+def test_rows_that_no_draw_allows_are_a_reason_for_a_new_fit(fitted, monkeypatch):
+    none = fitted.update([[1.0, 1.0]], [1e160], strict=False)
+    assert none.updates.k_hat == math.inf
+    np.testing.assert_array_equal(np.sort(none.updates.index), np.arange(100))
+    with pytest.raises(UnreliableWeightsError, match=r"impossible under each of the 100 draws .*zero.* Refit"):
+        fitted.update([[1.0, 1.0]], [1e160])
+    calls = []
+    monkeypatch.setattr("integrand.methods.fit._fitted_again", lambda *a: calls.append(a) or fitted)
+    again = ig.update(fitted, [[1.0, 1.0]], [1e160], old_rows=(X[:OLD], Y[:OLD]))
+    assert len(calls) == 1
+    assert "because the new rows are impossible" in again.notes[-1]
+
+
+def test_a_model_with_few_draws_is_judged_by_what_they_are_worth(fitted, tmp_path, monkeypatch):
+    ig.save_model(fitted, tmp_path / "model", max_bytes=12 * 4 * M * (M + 1))
+    loaded = ig.load_model(tmp_path / "model").posterior
+    later = loaded.update(X[:1], loaded.predict(X[:1], include_noise=True).mean)
+    assert later.conditional.n_draws == 12
+    assert (later.updates.k_hat, later.updates.problem) == (math.inf, "")
+    assert f"k-hat unknown for so few draws, draws worth {later.updates.effective:.0f} of 12" in str(later.verdict)
+    with pytest.raises(UnreliableWeightsError, match=r"12 draws, too few for k-hat, are worth only"):
+        loaded.update(X[OLD:], Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD))
+    with pytest.raises(UnreliableWeightsError, match=r"12 draws are too few for k-hat"):
+        loaded.reweighted(X[:OLD], Y[:OLD])

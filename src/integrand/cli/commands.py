@@ -432,7 +432,7 @@ def finish_update(
     said = "Optimised." if verdict is None else _in_words(verdict.text(), words)
     facts = fit_facts(posterior, out, words) | {"new_rows": n_rows, "fitted_again": updates is None}
     if updates is not None:
-        facts |= {"k_hat": updates.k_hat, "effective_draws": updates.effective}
+        facts |= {"k_hat": None if updates.too_few else updates.k_hat, "effective_draws": updates.effective}
     done = f"{posterior.notes[-1]}\n" if updates is None else ""
     emit(as_json, facts, f"{done}{said}\nWritten to {out}")
 

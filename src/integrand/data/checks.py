@@ -1,6 +1,6 @@
 """Rows as the library takes them: finite float64 arrays of matching shapes, or an error that names what is wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,25 @@ def refuse_series(X: Any, name: str) -> None:
         raise InputError(
             f"{name} is a Series, not a table: give df[[{column!r}]] for one column, or df.iloc[[0]] for one row"
         )
+
+
+def refuse_other_columns(X: Any, columns: Sequence[str]) -> None:
+    """An InputError if X is a data frame without some columns of the model, or with these in another order.
+
+    Where one of the two has the automatic names x0, x1, ... alone, columns go by their place.
+    """
+    names = list(getattr(X, "columns", ())) if hasattr(X, "dtypes") else []
+    if not names or not all(isinstance(name, str) for name in names) or names == list(columns):
+        return
+    unnamed = [f"x{i}" for i in range(len(columns))]
+    if set(names).isdisjoint(columns) and unnamed in (names, list(columns)):
+        return
+    wanted = ", ".join(columns)
+    if missing := [name for name in columns if name not in names]:
+        raise InputError(f"X has no column {', '.join(map(repr, missing))}: the model was fitted to {wanted}")
+    if len(names) == len(columns):
+        given = ", ".join(names)
+        raise InputError(f"the columns are {given}, but the model was fitted to {wanted}: give X[{list(columns)!r}]")
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

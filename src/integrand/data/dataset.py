@@ -1,4 +1,7 @@
-"""A dataset knows how to sum over its rows; nothing above it knows in how many pieces that happens."""
+"""The standardised rows of a fit, in memory, on several devices or on disk, and sums over them in blocks.
+
+Nothing above a dataset knows in how many pieces its sums are made.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Zero mean and unit variance, and the way back to the units of the user."""
+"""Standardising data to zero mean and unit variance for the fit, and turning results back into the user's units."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from integrand.data.categories import MOST_LEVELS
 from integrand.errors import InputError
 from integrand.kernels.base import (
     ByColumn,
@@ -23,8 +24,6 @@ from integrand.kernels.base import (
 from integrand.kernels.registry import register_kernel
 from integrand.priors import Exponential, Gamma, HalfCauchy, Normal, Prior, bare, on_variance, standardised
 
-# Beyond this a column is a name of the rows rather than a category.
-MOST_LEVELS = 100
 # Rows that pivots are chosen by, and the distance, in standard deviations of a column, of rows that are near.
 PIVOT_ROWS, _NEAR = 1_000, 0.3
 

@@ -1,4 +1,4 @@
-"""How Algorithm 1 evaluates the bound: a strategy, and the plain one, which sums over all rows every time."""
+"""How Algorithm 1 evaluates the bound: what a strategy provides, and the plain one, which uses all rows."""
 
 from abc import ABC, abstractmethod
 

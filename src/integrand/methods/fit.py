@@ -10,7 +10,7 @@ import numpy as np
 
 from integrand.compilation import clear_unused_programs
 from integrand.data.categories import about_words, coded
-from integrand.data.checks import checked_rows
+from integrand.data.checks import checked_rows, refuse_other_columns
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
 from integrand.data.processes import Processes, SharedWork, SingleProcess
@@ -32,6 +32,7 @@ from integrand.methods.examine import examined
 from integrand.methods.problem import AUTO, FitContext, Problem, Settings
 from integrand.methods.table import METHODS, default_bound, default_method, method_named
 from integrand.model import Model, describe_model, restore_model
+from integrand.posterior.conditional import ExactConditional
 from integrand.posterior.posterior import Posterior
 from integrand.posterior.predictive import draws_from_prior
 from integrand.priors import DEFAULT, Prior
@@ -43,6 +44,8 @@ from integrand.units import doubts
 
 # Inducing points that blocks of rows are made for where the fit chooses how many.
 _MIDDLING = 200
+# Arguments of `fit` that an update takes from the posterior.
+_KEPT = ("kernel", "method", "likelihood", "noise", "mean", "priors", "Z", "bound", "target_transform")
 # Arguments of earlier versions, which work for one version with a warning: what to write in their place.
 _INSTEAD = {
     "columns": "give the rows names: fit(ArrayRows(X, y, columns=...))",
@@ -150,6 +153,7 @@ def prior_predictive(
     overview = rows.overview(Settings().subsample_rows, seed)
     model, scaler = standardised_for(model, rows, overview)
     if at is not None:
+        refuse_other_columns(at, model.columns)
         at = coded(at, model.levels)[0] if model.levels else at
     for doubt in doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview)):
         warnings.warn(f"{doubt.sentence} {doubt.remedy}", PriorWarning, stacklevel=callers_level())
@@ -220,40 +224,49 @@ def update(
     strict, progress
         As in `fit`, for the new fit.
     settings
-        Of the new fit, as in `fit`; by default those of the run directory. It starts from the inducing points that
-        are there, unless they miss the new rows.
+        Fields of `Settings` for the new fit, by default those of the run directory; the model stays as it is. It starts
+        from the inducing points that are there, unless they miss the new rows.
 
     Raises
     ------
     UnreliableWeightsError
         If weights cannot be trusted and there are no old rows. Other rows than the posterior has seen are refused.
     """
+    if other := [name for name in _KEPT if name in settings]:
+        listed = ", ".join(f"{name}=" for name in other)
+        raise InputError(
+            f"update keeps the model and method of the posterior: leave out {listed}, or fit all rows again"
+        )
+    refuse_other_columns(X, posterior.model.columns)
     rows = as_rows(X, y, noise_variance, posterior.model.levels)
     updated = posterior.update(rows, strict=old_rows is None)
     updates = updated.updates
     if old_rows is None or updates is None or not (updates.problem or updates.uncovered):
         return updated
     reason = updates.problem or "the inducing points missed new rows"
-    Z = None if updates.uncovered else posterior.Z
     old, earlier = _old_rows(old_rows, posterior.model)
     posterior.refuse_other_rows(old)
-    fitted = _fitted_again(posterior, _joined(old, rows, posterior.model), Z, {**earlier, **settings}, progress)
+    settings = {**earlier, **settings}
+    fitted = _fitted_again(posterior, _joined(old, rows, posterior.model), not updates.uncovered, settings, progress)
     note = f"Fitted again with all {old.n_rows + rows.n_rows} rows, because {reason}."
     return enforce_verdict(dataclasses.replace(fitted, notes=(*fitted.notes, note)), strict)
 
 
 def _fitted_again(
-    posterior: Posterior, rows: RowSource, Z: Any, settings: dict[str, Any], progress: bool | Progress
+    posterior: Posterior, rows: RowSource, from_Z: bool, settings: dict[str, Any], progress: bool | Progress
 ) -> Posterior:
-    """A fit of these rows with the model and method of a posterior, from Z if it is given and has the size wanted."""
+    """A fit of these rows with the model and method of a posterior, from its Z if that has the size wanted."""
     conditional, method = posterior.conditional, METHODS[posterior.method]
     kept: dict[str, Any] = {"jitter": posterior.jitter}
+    # Re-weighted draws may predict by the exact GP: its inputs are the rows, and Z is where the fit ended.
+    path = posterior.Z_path if isinstance(conditional, ExactConditional) else None
+    Z = posterior.Z if path is None else posterior.scaler.inverse_X(path[-1])
     if method.sparse:
-        kept["n_inducing"] = conditional.inputs.shape[-2]
+        kept["n_inducing"] = len(Z)
     if conditional.n_draws > 1:
         kept["predictive_draws"] = conditional.n_draws
     chosen = Settings.of(kept | settings)
-    start = Z is not None and method.sparse and not conditional.inputs_vary and chosen.n_inducing in (len(Z), AUTO)
+    start = from_Z and method.sparse and not conditional.inputs_vary and chosen.n_inducing in (len(Z), AUTO)
     model = posterior.model.given or posterior.model
     spec = FitSpec.of(posterior.method, model, rows, chosen, Z if start else None)
     with RunStore.create(None, spec) as store:

@@ -1,4 +1,4 @@
-"""What a method is given: a Problem, which never changes, and a FitContext, which records how the fit goes."""
+"""Settings of a fit, the Problem that a method gets (model and rows), and the FitContext that records how it goes."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What every sampling method does alike: choose a sampler, disperse starts, draw pilots, and draw until converged."""
+"""Steps of every sampling method: search for modes, choose a sampler and starts, draw pilots, draw until converged."""
 
 import time
 from collections.abc import Callable

@@ -144,6 +144,8 @@ def groups_of_rows(model: Model, X: Float[np.ndarray, "T D"], y: Float[np.ndarra
 def draws_that_predict(phis: Float[np.ndarray, "J P"], chains: Chains) -> Chains:
     """The draws that predict; as one chain if chains have different numbers of them."""
     flat = [a.reshape(-1, *a.shape[2:]) for a in chains]
+    if np.array_equal(phis, flat[0]):  # resampled draws are there more than once, and have no one position
+        return chains
     position = {x.tobytes(): i for i, x in enumerate(flat[0])}
     rows_of_draws = np.array([position[phi.tobytes()] for phi in phis])
     counts = np.bincount(rows_of_draws // chains.n_draws, minlength=len(chains.x))

@@ -1,4 +1,4 @@
-"""The result of a fit: draws of the hyperparameters with everything needed to judge them and to predict."""
+"""The Posterior that a fit returns: draws of the hyperparameters, a verdict on them, predictions, and updates."""
 
 import time
 import warnings
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from integrand.data.checks import checked_matrix, checked_variances, logarithms
+from integrand.data.checks import checked_matrix, checked_variances, logarithms, refuse_other_columns
 from integrand.data.dataset import Dataset
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource, as_rows
@@ -46,7 +46,7 @@ from integrand.posterior.inference_data import (
 from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one_out
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
-from integrand.posterior.reweighting import resampled_chains, reweigh, reweighted_verdict
+from integrand.posterior.reweighting import for_chains, resampled_chains, reweigh, reweighted_verdict
 from integrand.posterior.updating import (
     NOTE,
     REFIT,
@@ -255,6 +255,7 @@ class Posterior:
 
     def _inputs(self, X: Any, strict: bool = False) -> Float[np.ndarray, "T D"]:
         """Checked inputs, with codes in the place of categories; see `predict` for those that are unknown."""
+        refuse_other_columns(X, self.model.columns)
         levels = self.model.levels
         if not levels:
             return checked_matrix(X, "X")
@@ -377,11 +378,12 @@ class Posterior:
             kept = max(2, min(len(slack), FACTOR_BYTES // (8 * data.n_rows**2)))
             conditional = exact_conditional(self.model, conditional.phis[:kept], data)
         note = f"log p(y | θ) - L(θ, Z) was {slack.mean():.2f} nats with an sd of {slack.std():.2f} over the draws."
+        chains = resampled_chains(draws_that_predict(self.conditional.phis, self.chains), result)
         return replace(
             self,
-            chains=resampled_chains(draws_that_predict(self.conditional.phis, self.chains), result),
+            chains=chains,
             conditional=conditional,
-            verdict=self.verdict and reweighted_verdict(self.verdict, result),
+            verdict=self.verdict and for_chains(reweighted_verdict(self.verdict, result), chains),
             notes=(*self.notes, note),
             evidence=None,
             updates=None,
@@ -407,6 +409,7 @@ class Posterior:
             If k-hat is above 0.7, or few draws have all the weight: the rows change θ too much.
             `integrand.update(posterior, X, y, old_rows=...)` then fits all rows again.
         """
+        refuse_other_columns(X, self.model.columns)
         rows, began = as_rows(X, y, noise_variance, self.model.levels), time.monotonic()
         if rows.noise_column is not None:
             check_known_noise(self.model)
@@ -425,7 +428,7 @@ class Posterior:
             self,
             chains=chains,
             conditional=conditional,
-            verdict=self.verdict and updates.verdict(self.verdict, earlier),
+            verdict=self.verdict and for_chains(updates.verdict(self.verdict, earlier), chains),
             seconds={**self.seconds, "update": seconds},
             notes=(*(note for note in self.notes if not note.startswith(NOTE)), updates.note),
             evidence=None,

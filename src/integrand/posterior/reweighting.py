@@ -28,6 +28,8 @@ from integrand.precision import in_float64
 
 # Weights within a tenth of each other hardly move any mean, whatever the shape of their tail.
 _ALIKE = 0.1
+# With fewer draws than this k̂ may be infinite because less than five are in its tail, whatever the weights are.
+_FEW_FOR_K_HAT = 25
 _OF_SPARSE_DRAWS = ("few-inducing", "sparse-posterior")
 
 
@@ -58,6 +60,11 @@ def reweigh(
     draws = zip(conditional.phis, Z_of_draws, strict=True)
     slack = np.array([float(_slack(phi, Z, data, model=model, jitter=jitter)) for phi, Z in draws])
     log_weights, k_hat = smoothed_weights(slack)
+    if too_few_for_k_hat(len(slack), float(k_hat)):
+        raise UnreliableWeightsError(
+            f"{len(slack)} draws are too few for k-hat, which says whether they can be re-weighted: take a posterior "
+            f"with {_FEW_FOR_K_HAT} draws or more, such as one whose file was saved without a limit"
+        )
     if k_hat > K_HAT_LIMIT:
         raise UnreliableWeightsError(
             f"the sparse posterior is too far from the exact one to be re-weighted: k-hat is {k_hat:.2f}, above "
@@ -68,9 +75,16 @@ def reweigh(
 
 
 def smoothed_weights(log_weights: Float[np.ndarray, " J"]) -> Smoothed:
-    """`pareto_smoothed`, with a k̂ of 0 where all weights are nearly the same."""
+    """`pareto_smoothed`, with a k̂ of 0 where all weights are nearly the same, and infinite where all are zero."""
+    if not np.any(np.isfinite(log_weights)):
+        return Smoothed(np.full(len(log_weights), -np.log(len(log_weights))), np.array(np.inf))
     smoothed = pareto_smoothed(log_weights)
     return smoothed._replace(k_hat=np.zeros(())) if np.ptp(log_weights) < _ALIKE else smoothed
+
+
+def too_few_for_k_hat(n: int, k_hat: float) -> bool:
+    """Whether k̂ of n weights is infinite for want of draws."""
+    return 1 < n < _FEW_FOR_K_HAT and k_hat == np.inf
 
 
 def efficiency_of(log_weights: Float[np.ndarray, " J"]) -> float:
@@ -117,6 +131,12 @@ def reweighted_verdict(verdict: Verdict, result: Reweighted) -> Verdict:
     findings = (*before, Finding("re-weighted", False, sentence, ""))
     left = with_weights(verdict.convergence, n, result.efficiency)
     return replace(verdict, findings=findings, convergence=left, sparseness=None)
+
+
+def for_chains(verdict: Verdict, chains: Chains) -> Verdict:
+    """The verdict with the smallest E-BFMI alone where the draws of several chains are now one."""
+    n = len(chains.x)
+    return verdict if len(verdict.e_bfmi) == n else replace(verdict, e_bfmi=np.full(n, np.min(verdict.e_bfmi)))
 
 
 def with_weights(numbers: Convergence, n: int, efficiency: float) -> Convergence:

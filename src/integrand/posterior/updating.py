@@ -37,11 +37,18 @@ from integrand.posterior.conditional import (
     of_each_draw,
     over_draws,
 )
-from integrand.posterior.reweighting import efficiency_of, picked, resampled_index, smoothed_weights, with_weights
+from integrand.posterior.reweighting import (
+    efficiency_of,
+    picked,
+    resampled_index,
+    smoothed_weights,
+    too_few_for_k_hat,
+    with_weights,
+)
 
 # What to do where weights cannot be trusted.
 REFIT = "Refit with all rows: give the earlier ones to `integrand.update` as `old_rows`."
-# Weights that leave fewer effective draws than this make quantiles too rough to be used.
+# Weights that leave fewer effective draws than this, or than half of those there are, make quantiles too rough.
 _FEWEST = 25.0
 # With a larger share of rows at which Z leaves f open by more than the noise, predictions there are mostly the prior.
 _MOST_OPEN = 0.05
@@ -78,6 +85,11 @@ class Updates:
         return efficiency_of(self._smoothed.log_weights) * len(self.log_weights)
 
     @property
+    def too_few(self) -> bool:
+        """Whether there are too few draws for k-hat, as files with a limit may keep: `effective` alone judges them."""
+        return too_few_for_k_hat(len(self.log_weights), self.k_hat)
+
+    @property
     def uncovered(self) -> bool:
         """Whether the inducing points miss too many of the new rows."""
         return self.n_open > _MOST_OPEN * self.n_rows
@@ -88,14 +100,17 @@ class Updates:
         times = f" in {self.n_updates} steps" if self.n_updates > 1 else ""
         rows = f"Updated with {counted(self.n_rows, 'row')}{times}"
         J = len(self.log_weights)
-        if J == 1:
+        if J == 1 and np.isfinite(self.log_weights[0]):
             return f"{rows} at the optimised hyperparameters, which stay as they were"
-        return f"{rows}: k-hat {self.k_hat:.2f} (trusted up to {K_HAT_LIMIT}), draws worth {self.effective:.0f} of {J}"
+        k_hat = "unknown for so few draws" if self.too_few else f"{self.k_hat:.2f} (trusted up to {K_HAT_LIMIT})"
+        return f"{rows}: k-hat {k_hat}, draws worth {self.effective:.0f} of {J}"
 
     @property
     def note(self) -> str:
         """What the rows did to the bound, for the notes of the fit."""
         known = self.log_weights[np.isfinite(self.log_weights)]
+        if len(known) == 0:
+            return f"{NOTE}{self.text}. Their density is zero under every draw."
         spread = f" with an sd of {known.std():.2f} over the draws" if len(known) > 1 else ""
         return f"{NOTE}{self.text}. L_new - L_old is {known.mean():.1f} nats{spread}."
 
@@ -116,13 +131,16 @@ class Updates:
     def problem(self) -> str:
         """Why the weighted draws cannot stand for the new posterior; "" if they can."""
         J, missed = len(self.log_weights), f", and {self._missed}" if self.uncovered else ""
-        if not self.k_hat <= K_HAT_LIMIT:
+        if not np.any(np.isfinite(self.log_weights)):
+            return f"the new rows are impossible under each of the {counted(J, 'draw')} of θ: all weights are zero"
+        if not (self.k_hat <= K_HAT_LIMIT or self.too_few):
             return (
                 f"the new rows change the posterior of θ too much for its {J} draws: k-hat is {self.k_hat:.2f}, above "
                 f"{K_HAT_LIMIT}{missed}"
             )
-        if J > 1 and self.effective < min(_FEWEST, J):
-            return f"with the new rows {J} draws are worth only {self.effective:.0f}{missed}"
+        if J > 1 and self.effective < min(_FEWEST, J / 2):
+            draws = f"{J} draws, too few for k-hat," if self.too_few else f"{J} draws"
+            return f"with the new rows {draws} are worth only {self.effective:.0f}{missed}"
         return ""
 
     @property

@@ -28,7 +28,7 @@ from integrand.model import Model, describe_model, restore_model, same_model
 from integrand.posterior.conditional import Conditional, ExactConditional, SparseConditional, VariationalConditional
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.posterior import BoundPoint, Posterior
-from integrand.posterior.reweighting import picked
+from integrand.posterior.reweighting import for_chains, picked
 from integrand.posterior.updating import Updates
 from integrand.storage import tensor_file
 from integrand.storage.model_format import (
@@ -322,7 +322,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         jitter=Jitter(**{name: float(value) for name, value in header["jitter"].items()}),
         chains=chains,
         conditional=conditional,
-        verdict=None if header["verdict"] is None else _restore_verdict(header["verdict"]),
+        verdict=None if header["verdict"] is None else for_chains(_restore_verdict(header["verdict"]), chains),
         optimum=copies["optimum"],
         history=history,
         Z_path=copies.get("Z_path"),

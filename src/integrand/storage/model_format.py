@@ -37,7 +37,7 @@ TENSORS = {
     "conditional.inputs": "F64 M D",  # or J M D, where they were drawn with the hyperparameters
     "conditional.weights": "F64 J M",  # m of sparse and variational methods, α of exact ones
     "conditional.triangles": "F64 J T",  # lower triangles of LB (sparse), L (exact) or S, which may be empty (T = 0)
-    "Z_path": "F64 R M D",
+    "Z_path": "F64 R K D",  # K differs from M where the exact GP predicts at re-weighted draws
     "history.index": "I64 H 2",  # phase, as a position in the header's list of phases; step
     "history.bound": "F64 H 3",  # seconds, bound, error
     "draws.log_weight": "F64 C n",  # after `update`: the draws are all those that predicted after the fit

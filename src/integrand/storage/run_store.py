@@ -1,4 +1,4 @@
-"""The state of a fit in its run directory: what determines it, warm start, rounds, final draws; or nothing at all."""
+"""Saves the state of a fit in its run directory while it runs, and reads it back, so that a killed fit can go on."""
 
 import contextlib
 import functools
