@@ -395,3 +395,17 @@ def test_fits_that_are_refused():
     many = pd.DataFrame({"t": np.arange(120.0), "station": [f"s{i}" for i in range(120)]})
     with pytest.raises(InputError, match="120 different categories"):
         ig.fit(many, np.arange(120.0), kernel)
+
+
+@pytest.mark.parametrize(("value", "levels"), [(2.0, ("A", "B")), (0.5, None), (-1.0, None)])
+def test_codes_are_checked_in_all_rows_and_not_in_a_subsample(value, levels):
+    """In memory and on disk; every row but one is right, so that a subsample of 20 most likely misses it."""
+    X, y = np.column_stack([np.linspace(0.0, 1.0, 60), np.arange(60) % 2.0]), np.linspace(0.0, 1.0, 60)
+    kernel, settings = Categorical(1, levels=levels) * RBF(), Settings(subsample_rows=20)
+    FitSpec.of("ml2", Model(kernel, 2), ArrayRows(X, y), settings)
+    for row in (7, 8, 9):
+        bad = X.copy()
+        bad[row, 1] = value
+        for rows in (ArrayRows(bad, y), MappedRows(bad, y, memory=1)):
+            with pytest.raises(InputError, match=f"rows hold {value:g} in the column 'x1'"):
+                FitSpec.of("ml2", Model(kernel, 2), rows, settings)

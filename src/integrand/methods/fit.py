@@ -420,7 +420,8 @@ def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple
 
         model = model.with_leaves(with_levels)
         _refuse_other_levels(model, rows)
-        checked_codes(X, model.levels, model.columns, "rows")
+        extremes = np.stack([overview.low, overview.high, overview.odd])  # of all rows, not of a subsample
+        checked_codes(extremes, model.levels, model.columns, "rows")
         scaler = scaler.leaving(model.levels)
         y = rows.arrays()["y"] if overview.subsample is None else overview.subsample[:, rows.n_columns]
         some = np.linspace(0, len(y) - 1, min(len(y), PIVOT_ROWS)).astype(int)
