@@ -409,3 +409,16 @@ def test_codes_are_checked_in_all_rows_and_not_in_a_subsample(value, levels):
         for rows in (ArrayRows(bad, y), MappedRows(bad, y, memory=1)):
             with pytest.raises(InputError, match=f"rows hold {value:g} in the column 'x1'"):
                 FitSpec.of("ml2", Model(kernel, 2), rows, settings)
+
+
+def test_update_refuses_rows_whose_codes_are_of_other_levels(fitted):
+    posterior, _ = fitted
+    frame, y = table(6, seed=1)
+    same, other = (ArrayRows(codes(frame), y, ["t", "station"], levels={"station": v}) for v in ("ABC", "BAC"))
+    posterior.update(same, strict=False)
+    with pytest.raises(InputError, match="new rows have the levels B, A, C in the column 'station'"):
+        posterior.update(other)
+    seen, of_y = table()
+    old = ArrayRows(codes(seen), of_y, ["t", "station"], levels={"station": "CBA"})
+    with pytest.raises(InputError, match="old rows have the levels C, B, A"):
+        ig.methods.fit._old_rows(old, posterior.model)

@@ -133,6 +133,22 @@ def _replaced(X: Any, codes: Mapping[Any, np.ndarray]) -> Any:
     return X
 
 
+def refuse_other_levels(
+    theirs: Mapping[str, Sequence[str]], levels: Mapping[int, Sequence[str]], columns: Sequence[str], what: str
+) -> None:
+    """Rows that bring levels of their own, by name of their `columns`, agree with a model about codes; or it is said.
+
+    `what` they are, in words.
+    """
+    for column, of_column in levels.items():
+        own = theirs.get(columns[column], of_column)
+        if tuple(own) != tuple(of_column):
+            raise InputError(
+                f"the {what} have the levels {', '.join(own[:6])} in the column {columns[column]!r}, and the model "
+                f"{', '.join(of_column[:6])}: give both the same levels, in one order, or a data frame of the names"
+            )
+
+
 def unknown_rows(
     X: Float[np.ndarray, "T D"], levels: Mapping[int, Sequence[str]], names: Sequence[str]
 ) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from integrand.compilation import clear_unused_programs
-from integrand.data.categories import about_words, coded
+from integrand.data.categories import about_words, coded, refuse_other_levels
 from integrand.data.checks import checked_rows
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
@@ -293,6 +293,7 @@ def _old_rows(old_rows: Any, model: Model) -> tuple[RowSource, dict[str, Any]]:
         raise InputError(f"old_rows have {rows.n_columns} columns, but the model was fitted to {model.n_columns}")
     if rows.processes.size > 1 or 8 * rows.n_rows * len(rows.names) > rows.memory:
         raise InputError("old_rows must fit in memory: fit a table of all rows, old and new, with Z=posterior.Z")
+    refuse_other_levels(rows.levels, model.levels, rows.columns, "old rows")
     return rows.but(model.columns), settings
 
 
@@ -391,7 +392,7 @@ class FitSpec:
             subsample = rows.overview(settings.subsample_rows, settings.seed).subsample
         findings = tuple(Finding(**finding) for finding in header.get("findings", ()))
         standardiser = Standardiser(**scaler)
-        _refuse_other_levels(model, rows)
+        refuse_other_levels(rows.levels, model.levels, rows.columns, "rows")
         model = model.restored_for(standardiser)
         return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
 
@@ -419,7 +420,7 @@ def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple
             return kernel.with_pivots(X, y, found) if isinstance(kernel, Categorical) else kernel
 
         model = model.with_leaves(with_levels)
-        _refuse_other_levels(model, rows)
+        refuse_other_levels(rows.levels, model.levels, rows.columns, "rows")
         extremes = np.stack([overview.low, overview.high, overview.odd])  # of all rows, not of a subsample
         checked_codes(extremes, model.levels, model.columns, "rows")
         scaler = scaler.leaving(model.levels)
@@ -440,18 +441,6 @@ def _levels(rows: RowSource, column: int, overview: Overview) -> tuple[str, ...]
             "categories as codes 0, 1, ..."
         )
     return tuple(str(code) for code in range(max(int(overview.high[column]), 0) + 1))
-
-
-def _refuse_other_levels(model: Model, rows: RowSource) -> None:
-    """Rows that bring levels of their own must agree with the model about their codes."""
-    for column, of_column in model.levels.items():
-        name = rows.columns[column]
-        if rows.levels.get(name, of_column) != of_column:
-            theirs = ", ".join(rows.levels[name][:6])
-            raise InputError(
-                f"the rows have the levels {theirs} in the column {name!r}, and the model {', '.join(of_column[:6])}: "
-                "leave levels= out of Categorical, and resume with the rows of the fit"
-            )
 
 
 def _y_range(overview: Overview) -> tuple[float, float]:
