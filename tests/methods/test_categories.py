@@ -422,3 +422,13 @@ def test_update_refuses_rows_whose_codes_are_of_other_levels(fitted):
     old = ArrayRows(codes(seen), of_y, ["t", "station"], levels={"station": "CBA"})
     with pytest.raises(InputError, match="old rows have the levels C, B, A"):
         ig.methods.fit._old_rows(old, posterior.model)
+
+
+def test_kernels_of_one_column_agree_about_its_levels():
+    frame, y = table(30)
+    first = Categorical("station", levels=("B", "A", "C"))
+    kernel = Categorical(1, levels=("B", "A", "C")) * RBF() + Categorical(1)
+    assert levels_for(codes(frame), y, kernel) == {1: ("B", "A", "C")}
+    for other in (("A", "B", "C"), ("B", "A", "C", "D")):
+        with pytest.raises(InputError, match=f"the levels B, A, C in one kernel and {', '.join(other)} in"):
+            Model(first * RBF() + Categorical("station", rank=0, levels=other), ["t", "station"])

@@ -411,7 +411,7 @@ def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple
         raise InputError(about_words(words[0]))
     if model.levels:
         X = _some_inputs(rows, overview)
-        found = {i: _levels(rows, i, overview) for i in model.levels}
+        found = {i: known or _levels(rows, i, overview) for i, known in model.levels.items()}
 
         def with_levels(kernel: Any) -> Kernel:
             return kernel.with_levels(found) if isinstance(kernel, Categorical) else kernel
