@@ -39,6 +39,7 @@ from integrand.data.sources import as_rows
 from integrand.inducing import k_means
 from integrand.kernels import Product
 from integrand.kernels.categorical import pivots
+from integrand.methods import examine
 from integrand.methods.fit import FitSpec, Settings
 from integrand.posterior.conditional import marginals, sparse_conditional
 from integrand.precision import float64_scope
@@ -432,3 +433,16 @@ def test_kernels_of_one_column_agree_about_its_levels():
     for other in (("A", "B", "C"), ("B", "A", "C", "D")):
         with pytest.raises(InputError, match=f"the levels B, A, C in one kernel and {', '.join(other)} in"):
             Model(first * RBF() + Categorical("station", rank=0, levels=other), ["t", "station"])
+
+
+def test_residuals_are_not_held_against_codes(fitted, monkeypatch):
+    posterior, _ = fitted
+    frame, y = table()
+    seen = []
+    monkeypatch.setattr(examine, "residual_findings", lambda r, rows, names, _: seen.append((rows.X, names)) or [])
+    rows = as_rows(frame, y, categories={1: LEVELS})
+    problem = FitSpec.of("sgpr-hmc", posterior.model, rows, Settings(n_inducing=12)).problem()
+    examine._examination(posterior, problem)
+    [(X, names)] = seen
+    assert list(names) == ["t"]
+    assert X.shape == (60, 1)
