@@ -37,7 +37,7 @@ from integrand.cli.app import app
 from integrand.data.parquet import open_source
 from integrand.data.sources import as_rows
 from integrand.inducing import k_means
-from integrand.kernels import Product
+from integrand.kernels import Product, categorical
 from integrand.kernels.categorical import pivots
 from integrand.methods import examine
 from integrand.methods.fit import FitSpec, Settings
@@ -446,3 +446,16 @@ def test_residuals_are_not_held_against_codes(fitted, monkeypatch):
     [(X, names)] = seen
     assert list(names) == ["t"]
     assert X.shape == (60, 1)
+
+
+def test_pivots_see_the_logarithm_where_the_model_does(monkeypatch):
+    frame, y = table(40)
+    seen = []
+    monkeypatch.setattr(categorical, "pivots", lambda X, y, *_: seen.append(y) or [0])
+    kernel = Categorical(1, rank=1, levels=LEVELS) * RBF()
+    for transform, rows in ((None, ArrayRows), ("log", ArrayRows), ("log", MappedRows)):
+        target = np.exp(y) if transform else y
+        model = Model(kernel, 2, target_transform=transform)
+        FitSpec.of("ml2", model, rows(codes(frame), target), Settings())
+    np.testing.assert_allclose(seen[1], seen[0], atol=1e-12)
+    np.testing.assert_allclose(seen[2], seen[0], atol=1e-12)

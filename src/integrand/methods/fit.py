@@ -424,7 +424,8 @@ def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple
         extremes = np.stack([overview.low, overview.high, overview.odd])  # of all rows, not of a subsample
         checked_codes(extremes, model.levels, model.columns, "rows")
         scaler = scaler.leaving(model.levels)
-        y = rows.arrays()["y"] if overview.subsample is None else overview.subsample[:, rows.n_columns]
+        table = rows.read(0, rows.n_rows) if overview.subsample is None else overview.subsample
+        y = table[:, rows.n_columns]  # its logarithm, where the transform is of that
         some = np.linspace(0, len(y) - 1, min(len(y), PIVOT_ROWS)).astype(int)
         X, y = scaler.transform_X(X[some]), scaler.transform_y(y[some])
         model = model.with_leaves(with_pivots)
