@@ -459,3 +459,18 @@ def test_pivots_see_the_logarithm_where_the_model_does(monkeypatch):
         FitSpec.of("ml2", model, rows(codes(frame), target), Settings())
     np.testing.assert_allclose(seen[1], seen[0], atol=1e-12)
     np.testing.assert_allclose(seen[2], seen[0], atol=1e-12)
+
+
+def test_rows_without_names_of_columns_and_Z_of_words_are_taken_or_refused_in_words():
+    frame, y = table(40)
+    model = Model(Categorical("station", rank=1) * RBF(), ["t", "station"])
+    drawn = ig.prior_predictive(model, np.array(frame, object), y, at=[["1.0", "A"]], n_draws=2)
+    assert drawn.shape == (2, 1)
+    with pytest.raises(InputError, match="of the columns x0, x1: there is no 'zz'"):
+        ArrayRows(codes(frame), y, levels={"zz": LEVELS})
+    rows = as_rows(frame, y, categories={1: LEVELS})
+    assert rows.but(["a", "b"]).levels == {"b": LEVELS}
+    words, numbers = [FitSpec.of("ml2", model, rows, Settings(), Z).Z for Z in (frame[:5], codes(frame)[:5])]
+    np.testing.assert_array_equal(words, numbers)
+    with pytest.raises(InputError, match="Z is no table of 2 columns of numbers"):
+        FitSpec.of("ml2", model, rows, Settings(), [["soon", "A"]])

@@ -176,6 +176,8 @@ class RowSource(ABC):
         """The same rows with other names, another limit of memory or another scaler."""
         rows = copy.copy(self)
         rows.columns = tuple(_names(columns or self.columns, self.n_columns))
+        renamed = dict(zip(self.columns, rows.columns, strict=True))
+        rows.levels = {renamed.get(name, name): of_column for name, of_column in self.levels.items()}
         rows.memory, rows.scaler = memory if memory is not None else self.memory, scaler or self.scaler
         rows._overviews = {}
         return rows
@@ -347,6 +349,8 @@ class ArrayRows(RowSource):
             self.noise_column = "noise_variance"
         self.noise_variance = None if noise_variance is None else checked_variances(noise_variance, len(self.y))
         super().__init__(_names(columns, self.X.shape[1]), len(self.y), scaler=scaler)
+        if strange := [name for name in self.levels if name not in self.columns]:
+            raise InputError(f"levels are of the columns {', '.join(self.columns)}: there is no {strange[0]!r}")
 
     def values(self, first: int, last: int) -> np.ndarray:
         """Some of the rows."""

@@ -323,7 +323,11 @@ class FitSpec:
         found = doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview))
         findings = tuple(Finding(d.code, False, d.sentence, d.remedy) for d in found)
         if Z is not None:
-            Z = scaler.transform_X(np.asarray(Z, float))
+            Z = coded(Z, model.levels)[0] if model.levels else Z
+            try:
+                Z = scaler.transform_X(np.asarray(Z, float))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"Z is no table of {model.n_columns} columns of numbers ({error})") from None
             if model.levels:
                 checked_codes(Z, model.levels, model.columns, "inducing inputs")
         return cls(method, model, scaler, settings, rows, overview.subsample, Z, findings)
@@ -406,7 +410,8 @@ def rows_for(model: Model, rows: RowSource) -> RowSource:
 def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple[Model, Standardiser]:
     """The model for these rows, standardised, and how: columns of categories have levels now, and stay as they are."""
     scaler = overview.standardiser(model.likelihood)
-    words = [name for name in rows.levels if model.columns.index(name) not in model.levels]
+    spoken_of = {rows.columns[i] for i in model.levels}
+    words = [name for name in rows.levels if name not in spoken_of]
     if words:
         raise InputError(about_words(words[0]))
     if model.levels:
