@@ -474,3 +474,14 @@ def test_rows_without_names_of_columns_and_Z_of_words_are_taken_or_refused_in_wo
     np.testing.assert_array_equal(words, numbers)
     with pytest.raises(InputError, match="Z is no table of 2 columns of numbers"):
         FitSpec.of("ml2", model, rows, Settings(), [["soon", "A"]])
+
+
+def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
+    """A line through the means of the columns has no variance there; one deviation beside them it has."""
+    frame, y = table(40)
+    posterior = ig.fit(frame, y, Categorical("station", rank=1) * Linear(), **SMALL)
+    _, correlations = posterior.level_correlations("station")
+    theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
+    B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
+    sd = np.sqrt(np.diagonal(B))
+    np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
