@@ -482,6 +482,19 @@ def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
     posterior = ig.fit(frame, y, Categorical("station", rank=1) * Linear(), **SMALL)
     _, correlations = posterior.level_correlations("station")
     theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
-    B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
+    with float64_scope():
+        B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
     sd = np.sqrt(np.diagonal(B))
     np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
+
+
+def test_an_estimator_takes_words_after_codes_and_names_a_new_one():
+    frame, y = table(40)
+    kernel = Categorical(1, rank=1, levels=LEVELS) * RBF()
+    gp = SparseGPRegressor(kernel, settings={"check_model": False}, random_state=0, **OPTIONS).fit(codes(frame), y)
+    words = np.array(frame, object)
+    np.testing.assert_array_equal(gp.predict(words), gp.predict(codes(frame)))
+    words[3, 1] = "Z"
+    for update in (gp.update, gp.posterior_.update):
+        with pytest.raises(InputError, match="'Z', which is none of its 3 levels"):
+            update(words, y)

@@ -496,6 +496,6 @@ def as_rows(
     if names or categories:
         from integrand.data.categories import coded  # few fits need it
 
-        X, found = coded(X, categories)
+        X, found = coded(X, categories, known_only=True)
         levels = {names[i] if named else f"x{i}": of_column for i, of_column in found.items()}
     return ArrayRows(X, y, names if named else None, noise_variance=noise_variance, levels=levels)
