@@ -80,6 +80,7 @@ class SparseGP(BaseEstimator):
             **model,
             **self._settings(),
         )
+        vars(self)["_category_levels"] = dict(self.posterior_.model.levels)  # words are taken after codes, too
         self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
 
     def _rows(self, X: np.ndarray, y: np.ndarray, names: Any, noise_variance: Any = None) -> ArrayRows:
@@ -231,22 +232,22 @@ class SparseGP(BaseEstimator):
         self.feature_ranges_ = feature_ranges
         self._target_name = target_name if isinstance(target_name, str) else None
 
-    def _with_codes(self, X: Any, reset: bool) -> Any:
+    def _with_codes(self, X: Any, reset: bool, known_only: bool) -> Any:
         """X with codes in the place of categories that the kernel speaks of; `reset` notes their levels."""
         wanted = self.kernel.category_levels() if isinstance(self.kernel, Kernel) else {}
         if not wanted and not hasattr(X, "dtypes"):
             return X
         from integrand.data.categories import coded  # few fits need it
 
-        X, found = coded(X, wanted if reset else {i: v for i, v in self._levels.items() if v})
+        X, found = coded(X, wanted if reset else {i: v for i, v in self._levels.items() if v}, known_only)
         if reset:
             vars(self)["_category_levels"] = found
         return X
 
-    def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
+    def _checked(self, X: Any, reset: bool = False, known_only: bool = False, **y: Any) -> Any:
         """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
         refuse_series(X, "X")
-        X = self._with_codes(X, reset)
+        X = self._with_codes(X, reset, known_only or reset)
         _refuse_columns(X)
         try:
             # One layout, so that sums are rounded alike whatever the data came in.
@@ -425,10 +426,10 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             If weights cannot be trusted and there are no old rows.
         """
         check_is_fitted(self)
-        rows, y = self._checked(X, y=y, y_numeric=True)
+        rows, y = self._checked(X, y=y, y_numeric=True, known_only=True)
         names = getattr(self, "feature_names_in_", None)
         if isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
-            old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True)
+            old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True, known_only=True)
             old_rows = (old_X, old_y, *old_rows[2:])
         source = ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance)
         how = {"strict": self.strict, "progress": self.progress, "seed": seed_of(self.random_state)}

@@ -37,8 +37,9 @@ from integrand.cli.app import app
 from integrand.data.parquet import open_source
 from integrand.data.sources import as_rows
 from integrand.inducing import k_means
-from integrand.kernels import Product
+from integrand.kernels import Product, categorical
 from integrand.kernels.categorical import pivots
+from integrand.methods import examine
 from integrand.methods.fit import FitSpec, Settings
 from integrand.posterior.conditional import marginals, sparse_conditional
 from integrand.precision import float64_scope
@@ -395,3 +396,105 @@ def test_fits_that_are_refused():
     many = pd.DataFrame({"t": np.arange(120.0), "station": [f"s{i}" for i in range(120)]})
     with pytest.raises(InputError, match="120 different categories"):
         ig.fit(many, np.arange(120.0), kernel)
+
+
+@pytest.mark.parametrize(("value", "levels"), [(2.0, ("A", "B")), (0.5, None), (-1.0, None)])
+def test_codes_are_checked_in_all_rows_and_not_in_a_subsample(value, levels):
+    """In memory and on disk; every row but one is right, so that a subsample of 20 most likely misses it."""
+    X, y = np.column_stack([np.linspace(0.0, 1.0, 60), np.arange(60) % 2.0]), np.linspace(0.0, 1.0, 60)
+    kernel, settings = Categorical(1, levels=levels) * RBF(), Settings(subsample_rows=20)
+    FitSpec.of("ml2", Model(kernel, 2), ArrayRows(X, y), settings)
+    for row in (7, 8, 9):
+        bad = X.copy()
+        bad[row, 1] = value
+        for rows in (ArrayRows(bad, y), MappedRows(bad, y, memory=1)):
+            with pytest.raises(InputError, match=f"rows hold {value:g} in the column 'x1'"):
+                FitSpec.of("ml2", Model(kernel, 2), rows, settings)
+
+
+def test_update_refuses_rows_whose_codes_are_of_other_levels(fitted):
+    posterior, _ = fitted
+    frame, y = table(6, seed=1)
+    same, other = (ArrayRows(codes(frame), y, ["t", "station"], levels={"station": v}) for v in ("ABC", "BAC"))
+    posterior.update(same, strict=False)
+    with pytest.raises(InputError, match="new rows have the levels B, A, C in the column 'station'"):
+        posterior.update(other)
+    seen, of_y = table()
+    old = ArrayRows(codes(seen), of_y, ["t", "station"], levels={"station": "CBA"})
+    with pytest.raises(InputError, match="old rows have the levels C, B, A"):
+        ig.methods.fit._old_rows(old, posterior.model)
+
+
+def test_kernels_of_one_column_agree_about_its_levels():
+    frame, y = table(30)
+    first = Categorical("station", levels=("B", "A", "C"))
+    kernel = Categorical(1, levels=("B", "A", "C")) * RBF() + Categorical(1)
+    assert levels_for(codes(frame), y, kernel) == {1: ("B", "A", "C")}
+    for other in (("A", "B", "C"), ("B", "A", "C", "D")):
+        with pytest.raises(InputError, match=f"the levels B, A, C in one kernel and {', '.join(other)} in"):
+            Model(first * RBF() + Categorical("station", rank=0, levels=other), ["t", "station"])
+
+
+def test_residuals_are_not_held_against_codes(fitted, monkeypatch):
+    posterior, _ = fitted
+    frame, y = table()
+    seen = []
+    monkeypatch.setattr(examine, "residual_findings", lambda r, rows, names, _: seen.append((rows.X, names)) or [])
+    rows = as_rows(frame, y, categories={1: LEVELS})
+    problem = FitSpec.of("sgpr-hmc", posterior.model, rows, Settings(n_inducing=12)).problem()
+    examine._examination(posterior, problem)
+    [(X, names)] = seen
+    assert list(names) == ["t"]
+    assert X.shape == (60, 1)
+
+
+def test_pivots_see_the_logarithm_where_the_model_does(monkeypatch):
+    frame, y = table(40)
+    seen = []
+    monkeypatch.setattr(categorical, "pivots", lambda X, y, *_: seen.append(y) or [0])
+    kernel = Categorical(1, rank=1, levels=LEVELS) * RBF()
+    for transform, rows in ((None, ArrayRows), ("log", ArrayRows), ("log", MappedRows)):
+        target = np.exp(y) if transform else y
+        model = Model(kernel, 2, target_transform=transform)
+        FitSpec.of("ml2", model, rows(codes(frame), target), Settings())
+    np.testing.assert_allclose(seen[1], seen[0], atol=1e-12)
+    np.testing.assert_allclose(seen[2], seen[0], atol=1e-12)
+
+
+def test_rows_without_names_of_columns_and_Z_of_words_are_taken_or_refused_in_words():
+    frame, y = table(40)
+    model = Model(Categorical("station", rank=1) * RBF(), ["t", "station"])
+    drawn = ig.prior_predictive(model, np.array(frame, object), y, at=[["1.0", "A"]], n_draws=2)
+    assert drawn.shape == (2, 1)
+    with pytest.raises(InputError, match="of the columns x0, x1: there is no 'zz'"):
+        ArrayRows(codes(frame), y, levels={"zz": LEVELS})
+    rows = as_rows(frame, y, categories={1: LEVELS})
+    assert rows.but(["a", "b"]).levels == {"b": LEVELS}
+    words, numbers = [FitSpec.of("ml2", model, rows, Settings(), Z).Z for Z in (frame[:5], codes(frame)[:5])]
+    np.testing.assert_array_equal(words, numbers)
+    with pytest.raises(InputError, match="Z is no table of 2 columns of numbers"):
+        FitSpec.of("ml2", model, rows, Settings(), [["soon", "A"]])
+
+
+def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
+    """A line through the means of the columns has no variance there; one deviation beside them it has."""
+    frame, y = table(40)
+    posterior = ig.fit(frame, y, Categorical("station", rank=1) * Linear(), **SMALL)
+    _, correlations = posterior.level_correlations("station")
+    theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
+    with float64_scope():
+        B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
+    sd = np.sqrt(np.diagonal(B))
+    np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
+
+
+def test_an_estimator_takes_words_after_codes_and_names_a_new_one():
+    frame, y = table(40)
+    kernel = Categorical(1, rank=1, levels=LEVELS) * RBF()
+    gp = SparseGPRegressor(kernel, settings={"check_model": False}, random_state=0, **OPTIONS).fit(codes(frame), y)
+    words = np.array(frame, object)
+    np.testing.assert_array_equal(gp.predict(words), gp.predict(codes(frame)))
+    words[3, 1] = "Z"
+    for update in (gp.update, gp.posterior_.update):
+        with pytest.raises(InputError, match="'Z', which is none of its 3 levels"):
+            update(words, y)

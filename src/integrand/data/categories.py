@@ -78,13 +78,21 @@ def sorted_levels(found: set[str], name: Any) -> tuple[str, ...]:
     return tuple(sorted(found, key=order))
 
 
-def codes_of(column: Any, levels: Sequence[str], name: Any) -> Float[np.ndarray, " N"]:
-    """The code of each category; K where it is none of the K levels."""
+def codes_of(column: Any, levels: Sequence[str], name: Any, known: bool = False) -> Float[np.ndarray, " N"]:
+    """The code of each category; K where it is none of the K levels, or an InputError where all must be `known`."""
     codes = {level: float(code) for code, level in enumerate(levels)}
-    return np.array([codes.get(text, float(len(levels))) for text in _texts(column, name)])
+    texts = _texts(column, name)
+    if known and (strange := sorted(set(texts) - set(codes))):
+        raise InputError(
+            f"column {name!r} holds {strange[0]!r}, which is none of its {len(levels)} levels "
+            f"({', '.join(levels[:6])}{', ...' * (len(levels) > 6)}): leave such rows out, or fit all rows again"
+        )
+    return np.array([codes.get(text, float(len(levels))) for text in texts])
 
 
-def coded(X: Any, levels: Mapping[Any, Sequence[str] | None]) -> tuple[Any, dict[int, tuple[str, ...]]]:
+def coded(
+    X: Any, levels: Mapping[Any, Sequence[str] | None], known_only: bool = False
+) -> tuple[Any, dict[int, tuple[str, ...]]]:
     """X with codes in the place of categories, and the levels of each column that held them; a new object.
 
     Parameters
@@ -93,6 +101,8 @@ def coded(X: Any, levels: Mapping[Any, Sequence[str] | None]) -> tuple[Any, dict
         A table or an array.
     levels
         The columns that hold categories, by number or name, each with its levels, or None: those that occur.
+    known_only
+        True: a category that no level has is an InputError.
     """
     names: list[Any] = list(X.columns) if is_table(X) else list(range(np.shape(X)[1])) if np.ndim(X) == 2 else []
     known: dict[int, Sequence[str] | None] = {}
@@ -106,7 +116,7 @@ def coded(X: Any, levels: Mapping[Any, Sequence[str] | None]) -> tuple[Any, dict
         if words:
             raise InputError(about_words(words[0]))
         found = {i: tuple(v or levels_of(X[names[i]], names[i])) for i, v in known.items()}
-        codes = {names[i]: codes_of(X[names[i]], v, names[i]) for i, v in found.items()}
+        codes = {names[i]: codes_of(X[names[i]], v, names[i], known_only) for i, v in found.items()}
         return (_replaced(X, codes) if codes else X), found
     array = np.asarray(X)
     if array.dtype.kind not in "OUS" or array.ndim != 2:
@@ -114,7 +124,7 @@ def coded(X: Any, levels: Mapping[Any, Sequence[str] | None]) -> tuple[Any, dict
     array = array.astype(object)
     found = {i: tuple(v or levels_of(array[:, i], i)) for i, v in known.items()}
     for i, of_column in found.items():
-        array[:, i] = codes_of(array[:, i], of_column, i)
+        array[:, i] = codes_of(array[:, i], of_column, i, known_only)
     return array, found
 
 
@@ -131,6 +141,22 @@ def _replaced(X: Any, codes: Mapping[Any, np.ndarray]) -> Any:
     for name, values in codes.items():
         X[name] = values
     return X
+
+
+def refuse_other_levels(
+    theirs: Mapping[str, Sequence[str]], levels: Mapping[int, Sequence[str]], columns: Sequence[str], what: str
+) -> None:
+    """Rows that bring levels of their own, by name of their `columns`, agree with a model about codes; or it is said.
+
+    `what` they are, in words.
+    """
+    for column, of_column in levels.items():
+        own = theirs.get(columns[column], of_column)
+        if tuple(own) != tuple(of_column):
+            raise InputError(
+                f"the {what} have the levels {', '.join(own[:6])} in the column {columns[column]!r}, and the model "
+                f"{', '.join(of_column[:6])}: give both the same levels, in one order, or a data frame of the names"
+            )
 
 
 def unknown_rows(

@@ -67,7 +67,8 @@ class ParquetRows(RowSource):
     def describe(self) -> dict[str, Any]:
         """Files, target and size."""
         known: dict[str, Any] = {} if self.noise_column is None else {"noise_column": self.noise_column}
-        known |= {"levels": {name: list(v) for name, v in self.levels.items()}} if self.levels else {}
+        levels = self._table.levels  # by the names in the files
+        known |= {"levels": {name: list(v) for name, v in levels.items()}} if levels else {}
         files = [str(f.resolve()) for f in self.files]
         return {"files": files, "target": self.target, "n_rows": self.table_rows, **known}
 

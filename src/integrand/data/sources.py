@@ -39,6 +39,7 @@ class Moments(NamedTuple):
     squares: Float[np.ndarray, " columns"]  # Σ (value - mean)²
     low: Float[np.ndarray, " columns"]
     high: Float[np.ndarray, " columns"]
+    odd: Float[np.ndarray, " columns"]  # the value that is farthest from a whole number
 
     def then(self, other: "Moments") -> "Moments":
         """Both parts as one (Chan, Golub & LeVeque 1979): no large sums are subtracted."""
@@ -50,6 +51,7 @@ class Moments(NamedTuple):
             self.squares + other.squares + shift**2 * (self.n_rows * other.n_rows / n),
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
+            farthest_from_whole(np.stack([self.odd, other.odd])),
         )
 
     def standardiser(self, n_columns: int = -1) -> Standardiser:
@@ -58,6 +60,11 @@ class Moments(NamedTuple):
         sd = np.sqrt(self.squares / self.n_rows)
         sd = np.where((self.high - self.low > rounding) & (sd > 0), sd, 1.0)
         return Standardiser(self.mean[:n_columns], sd[:n_columns], self.mean[n_columns], sd[n_columns])
+
+
+def farthest_from_whole(table: Float[np.ndarray, "n columns"]) -> Float[np.ndarray, " columns"]:
+    """The value of each column that is farthest from a whole number."""
+    return table[np.argmax(np.abs(table - np.round(table)), axis=0), np.arange(table.shape[1])]
 
 
 def combined(parts: Sequence[Moments]) -> Moments:
@@ -70,11 +77,15 @@ def combined(parts: Sequence[Moments]) -> Moments:
 
 @dataclass(frozen=True)
 class Overview:
-    """All rows after one pass over them: ranges of the inputs and, behind them, of the target."""
+    """All rows after one pass over them: ranges of the inputs and, behind them, of the target.
+
+    `odd` is the value of each that is farthest from a whole number: what tells codes from other numbers.
+    """
 
     n_rows: int
     low: Float[np.ndarray, " columns"]
     high: Float[np.ndarray, " columns"]
+    odd: Float[np.ndarray, " columns"]
     scaler: Standardiser
     subsample: Float[np.ndarray, "K names"] | None  # uniform, in order; None where it would be all rows in memory
     noise_variances: tuple[float, float] | None = None  # smallest and largest that is known
@@ -165,6 +176,8 @@ class RowSource(ABC):
         """The same rows with other names, another limit of memory or another scaler."""
         rows = copy.copy(self)
         rows.columns = tuple(_names(columns or self.columns, self.n_columns))
+        renamed = dict(zip(self.columns, rows.columns, strict=True))
+        rows.levels = {renamed.get(name, name): of_column for name, of_column in self.levels.items()}
         rows.memory, rows.scaler = memory if memory is not None else self.memory, scaler or self.scaler
         rows._overviews = {}
         return rows
@@ -254,7 +267,8 @@ class RowSource(ABC):
         table, D = processes.gather_rows(some, begin, len(chosen)), self.n_columns
         known = None if self.noise_column is None else (float(whole.low[-1]), float(whole.high[-1]))
         scaler = self.scaler or whole.standardiser(D)
-        return Overview(whole.n_rows, whole.low[: D + 1], whole.high[: D + 1], scaler, table, known)
+        low, high, odd = (values[: D + 1] for values in (whole.low, whole.high, whole.odd))
+        return Overview(whole.n_rows, low, high, odd, scaler, table, known)
 
     def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
         """All rows, standardised: in memory, over all devices, or read from disk at every pass."""
@@ -281,7 +295,8 @@ def moments(rows: RowSource, chosen: np.ndarray) -> tuple[Moments, Float[np.ndar
         table = rows.read(first, min(first + _PASS_ROWS, rows.n_own))
         mean = table.mean(axis=0)
         mean = mean + (table - mean).mean(axis=0)  # what rounding of the large sum lost
-        block = Moments(len(table), mean, ((table - mean) ** 2).sum(axis=0), table.min(axis=0), table.max(axis=0))
+        squares, odd = ((table - mean) ** 2).sum(axis=0), farthest_from_whole(table)
+        block = Moments(len(table), mean, squares, table.min(axis=0), table.max(axis=0), odd)
         total = block if total is None else total.then(block)
         places = slice(*np.searchsorted(chosen, [first, first + len(table)]))
         sample[places] = table[chosen[places] - first]
@@ -334,6 +349,8 @@ class ArrayRows(RowSource):
             self.noise_column = "noise_variance"
         self.noise_variance = None if noise_variance is None else checked_variances(noise_variance, len(self.y))
         super().__init__(_names(columns, self.X.shape[1]), len(self.y), scaler=scaler)
+        if strange := [name for name in self.levels if name not in self.columns]:
+            raise InputError(f"levels are of the columns {', '.join(self.columns)}: there is no {strange[0]!r}")
 
     def values(self, first: int, last: int) -> np.ndarray:
         """Some of the rows."""
@@ -360,6 +377,7 @@ class ArrayRows(RowSource):
     def _overview(self, subsample: int, seed: int) -> Overview:
         X, y = self.X, self._observed
         low, high = (np.append(f(X, axis=0), f(y)) for f in (np.min, np.max))
+        odd = np.append(farthest_from_whole(X), farthest_from_whole(y[:, None]))
         some = None
         if self.n_rows > subsample:
             chosen = chosen_rows(subsample_generator(seed), self.n_rows, subsample)
@@ -367,7 +385,7 @@ class ArrayRows(RowSource):
             some = np.column_stack([a[chosen] for a in (X, y, *v)])
         v = self.noise_variance
         known = None if v is None else (float(v.min()), float(v.max()))
-        return Overview(self.n_rows, low, high, self.scaler or Standardiser.fit(X, y), some, known)
+        return Overview(self.n_rows, low, high, odd, self.scaler or Standardiser.fit(X, y), some, known)
 
     def dataset(self, scaler: Standardiser, n_inducing: int) -> Dataset:
         """All rows, standardised, in memory."""
@@ -478,6 +496,6 @@ def as_rows(
     if names or categories:
         from integrand.data.categories import coded  # few fits need it
 
-        X, found = coded(X, categories)
+        X, found = coded(X, categories, known_only=True)
         levels = {names[i] if named else f"x{i}": of_column for i, of_column in found.items()}
     return ArrayRows(X, y, names if named else None, noise_variance=noise_variance, levels=levels)

@@ -290,10 +290,16 @@ def _check_shape(field_info: FieldInfo, value: Any) -> Any:
 
 
 def _all_levels(parts: tuple[Kernel, ...]) -> Mapping[int | str, tuple[str, ...] | None]:
-    """Of all parts; levels that are known count before those that are not."""
+    """Of all parts, which agree about levels that they know; these count before those that are not known."""
     found: dict[int | str, tuple[str, ...] | None] = {}
     for part in parts:
         for column, levels in part.category_levels().items():
+            other = found.get(column)
+            if levels and other and levels != other:
+                raise InputError(
+                    f"the column {column!r} has the levels {', '.join(other[:6])} in one kernel and "
+                    f"{', '.join(levels[:6])} in another: give both the same levels, in one order"
+                )
             found[column] = found.get(column) or levels
     return found
 

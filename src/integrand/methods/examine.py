@@ -80,7 +80,8 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
     rows, model, n_rows = _some_rows(problem), posterior.model, problem.data.n_rows
     findings = size_findings(n_rows, model.n_theta)
     numbers = [i for i in range(model.n_columns) if i not in model.levels]
-    findings += column_findings(rows.X[:, numbers], [model.columns[i] for i in numbers])
+    names = [model.columns[i] for i in numbers]  # codes have no order and no distance
+    findings += column_findings(rows.X[:, numbers], names)
     sparseness = _sparseness(posterior, problem, rows)
     if sparseness is not None:
         findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs))
@@ -89,7 +90,8 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
         if model.likelihood.discrete:
             findings += count_findings(residuals)
         else:
-            findings += residual_findings(residuals, rows, model.columns, _transform_remedy(problem, rows))
+            remedy, rows = _transform_remedy(problem, rows), rows._replace(X=rows.X[:, numbers])
+            findings += residual_findings(residuals, rows, names, remedy)
     return findings, sparseness
 
 

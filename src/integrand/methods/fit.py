@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from integrand.compilation import clear_unused_programs
-from integrand.data.categories import about_words, coded
+from integrand.data.categories import about_words, coded, refuse_other_levels
 from integrand.data.checks import checked_rows, refuse_other_columns
 from integrand.data.dataset import Dataset, block_rows_for
 from integrand.data.parquet import open_source
@@ -306,6 +306,7 @@ def _old_rows(old_rows: Any, model: Model) -> tuple[RowSource, dict[str, Any]]:
         raise InputError(f"old_rows have {rows.n_columns} columns, but the model was fitted to {model.n_columns}")
     if rows.processes.size > 1 or 8 * rows.n_rows * len(rows.names) > rows.memory:
         raise InputError("old_rows must fit in memory: fit a table of all rows, old and new, with Z=posterior.Z")
+    refuse_other_levels(rows.levels, model.levels, rows.columns, "old rows")
     return rows.but(model.columns), settings
 
 
@@ -335,7 +336,11 @@ class FitSpec:
         found = doubts(model, _some_inputs(rows, overview), rows.n_rows, _y_range(overview))
         findings = tuple(Finding(d.code, False, d.sentence, d.remedy) for d in found)
         if Z is not None:
-            Z = scaler.transform_X(np.asarray(Z, float))
+            Z = coded(Z, model.levels)[0] if model.levels else Z
+            try:
+                Z = scaler.transform_X(np.asarray(Z, float))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"Z is no table of {model.n_columns} columns of numbers ({error})") from None
             if model.levels:
                 checked_codes(Z, model.levels, model.columns, "inducing inputs")
         return cls(method, model, scaler, settings, rows, overview.subsample, Z, findings)
@@ -404,7 +409,7 @@ class FitSpec:
             subsample = rows.overview(settings.subsample_rows, settings.seed).subsample
         findings = tuple(Finding(**finding) for finding in header.get("findings", ()))
         standardiser = Standardiser(**scaler)
-        _refuse_other_levels(model, rows)
+        refuse_other_levels(rows.levels, model.levels, rows.columns, "rows")
         model = model.restored_for(standardiser)
         return cls(header["method"], model, standardiser, settings, rows, subsample, arrays.get("Z"), findings)
 
@@ -418,12 +423,13 @@ def rows_for(model: Model, rows: RowSource) -> RowSource:
 def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple[Model, Standardiser]:
     """The model for these rows, standardised, and how: columns of categories have levels now, and stay as they are."""
     scaler = overview.standardiser(model.likelihood)
-    words = [name for name in rows.levels if model.columns.index(name) not in model.levels]
+    spoken_of = {rows.columns[i] for i in model.levels}
+    words = [name for name in rows.levels if name not in spoken_of]
     if words:
         raise InputError(about_words(words[0]))
     if model.levels:
         X = _some_inputs(rows, overview)
-        found = {i: _levels(rows, i, overview) for i in model.levels}
+        found = {i: known or _levels(rows, i, overview) for i, known in model.levels.items()}
 
         def with_levels(kernel: Any) -> Kernel:
             return kernel.with_levels(found) if isinstance(kernel, Categorical) else kernel
@@ -432,10 +438,12 @@ def standardised_for(model: Model, rows: RowSource, overview: Overview) -> tuple
             return kernel.with_pivots(X, y, found) if isinstance(kernel, Categorical) else kernel
 
         model = model.with_leaves(with_levels)
-        _refuse_other_levels(model, rows)
-        checked_codes(X, model.levels, model.columns, "rows")
+        refuse_other_levels(rows.levels, model.levels, rows.columns, "rows")
+        extremes = np.stack([overview.low, overview.high, overview.odd])  # of all rows, not of a subsample
+        checked_codes(extremes, model.levels, model.columns, "rows")
         scaler = scaler.leaving(model.levels)
-        y = rows.arrays()["y"] if overview.subsample is None else overview.subsample[:, rows.n_columns]
+        table = rows.read(0, rows.n_rows) if overview.subsample is None else overview.subsample
+        y = table[:, rows.n_columns]  # its logarithm, where the transform is of that
         some = np.linspace(0, len(y) - 1, min(len(y), PIVOT_ROWS)).astype(int)
         X, y = scaler.transform_X(X[some]), scaler.transform_y(y[some])
         model = model.with_leaves(with_pivots)
@@ -452,18 +460,6 @@ def _levels(rows: RowSource, column: int, overview: Overview) -> tuple[str, ...]
             "categories as codes 0, 1, ..."
         )
     return tuple(str(code) for code in range(max(int(overview.high[column]), 0) + 1))
-
-
-def _refuse_other_levels(model: Model, rows: RowSource) -> None:
-    """Rows that bring levels of their own must agree with the model about their codes."""
-    for column, of_column in model.levels.items():
-        name = rows.columns[column]
-        if rows.levels.get(name, of_column) != of_column:
-            theirs = ", ".join(rows.levels[name][:6])
-            raise InputError(
-                f"the rows have the levels {theirs} in the column {name!r}, and the model {', '.join(of_column[:6])}: "
-                "leave levels= out of Categorical, and resume with the rows of the fit"
-            )
 
 
 def _y_range(overview: Overview) -> tuple[float, float]:

@@ -275,6 +275,7 @@ class Posterior:
         """How alike the functions of the levels of a column are: their names, and the correlations at each draw.
 
         They are those of f at one place: other columns are at their means, other categories at their first level.
+        Where f is zero there, as a line is, other columns are one standard deviation above their means.
         """
         at = list(self.model.columns).index(column) if column in self.model.columns else -1
         if at not in self.model.levels:
@@ -282,8 +283,14 @@ class Posterior:
             raise InputError(f"the column {column!r} holds no categories: those that do are {known}")
         points = np.zeros((len(self.model.levels[at]), self.model.n_columns))
         points[:, at] = np.arange(len(points))
-        B = _covariances_at(self.chains.x.reshape(-1, self.model.n_theta), points, self.model)
+        phis = self.chains.x.reshape(-1, self.model.n_theta)
+        B = _covariances_at(phis, points, self.model)
+        if not np.diagonal(B, axis1=1, axis2=2).all():
+            points[:, [i for i in range(self.model.n_columns) if i not in self.model.levels]] = 1.0
+            B = _covariances_at(phis, points, self.model)
         sd = np.sqrt(np.diagonal(B, axis1=1, axis2=2))
+        if not sd.all():
+            raise InputError(f"f of some level of {column!r} is zero whatever the draw: it has no correlation")
         correlations = B / (sd[:, :, None] * sd[:, None, :])
         return self.model.levels[at], correlations.reshape(*self.chains.x.shape[:2], *B.shape[1:])
 

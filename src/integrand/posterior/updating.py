@@ -19,6 +19,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Float, Int
 
+from integrand.data.categories import refuse_other_levels
 from integrand.data.scaling import Standardiser
 from integrand.data.sources import RowSource
 from integrand.errors import InputError, counted
@@ -235,10 +236,6 @@ def check_updatable(model: Model, conditional: Conditional, rows: RowSource) -> 
         )
     if model.target_transform is not None:
         raise InputError("update is not for models with a target_transform: fit all rows again, old and new")
-    if model.levels:
-        if not rows.in_memory:
-            raise InputError("with categories update takes arrays or a data frame: read the new rows into memory")
-        checked_codes(rows.arrays()["X"], model.levels, model.columns, "new rows")
     if not isinstance(conditional, SparseConditional | ExactConditional):
         raise InputError(
             "update is for methods that integrate f or u in closed form, such as sgpr-hmc, ml2 or gpr-hmc: fit all "
@@ -254,6 +251,11 @@ def check_updatable(model: Model, conditional: Conditional, rows: RowSource) -> 
         raise InputError(
             f"the columns are {', '.join(rows.columns)}, but the model was fitted to {wanted}, in this order"
         )
+    if model.levels:
+        if not rows.in_memory:
+            raise InputError("with categories update takes arrays or a data frame: read the new rows into memory")
+        refuse_other_levels(rows.levels, model.levels, rows.columns, "new rows")
+        checked_codes(rows.arrays()["X"], model.levels, model.columns, "new rows")
     if isinstance(conditional, ExactConditional):
         n = len(conditional.inputs) + rows.n_rows
         size = 8 * conditional.n_draws * n**2
