@@ -383,6 +383,7 @@ class Posterior:
             conditional=conditional,
             verdict=self.verdict and reweighted_verdict(self.verdict, result),
             notes=(*self.notes, note),
+            Z_path=None if exact_predictions else self.Z_path,
             evidence=None,
             updates=None,
         )
