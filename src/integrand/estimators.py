@@ -148,6 +148,11 @@ class SparseGP(BaseEstimator):
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise InputError("`report` takes rows with their observations: give both X and y, or neither")
+        if hasattr(self, "estimators_"):
+            raise InputError(
+                "with more than two classes each has a model of its own: report one of them, as in "
+                "clf.estimators_[0].report(path, X, y == clf.classes_[0]). predict_proba has the probabilities of all"
+            )
         data = None if X is None else (self._checked(X), self._coded(np.asarray(y)))
         if data is not None and noise_variance is not None:
             check_known_noise(self.posterior_.model)

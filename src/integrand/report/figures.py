@@ -360,6 +360,11 @@ def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) ->
     Axes, or for several columns an array of them.
     """
     posterior = getattr(model, "posterior_", model)
+    if hasattr(model, "estimators_"):
+        raise InputError(
+            "with more than two classes each has a model of its own: plot one of them, as in "
+            "plot(clf.estimators_[0], X, y == clf.classes_[0]). predict_proba has the probabilities of all"
+        )
     if not isinstance(posterior, Posterior):
         raise InputError(f"plot takes a fitted model, not {type(model).__name__}: fit it first")
     if X is not None and y is not None:
