@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
-from integrand.data.checks import checked_variances, refuse_series
+from integrand.data.checks import checked_variances, refuse_series, refuse_words
 from integrand.data.sources import ArrayRows
 from integrand.errors import InputError, UnreliableWeightsError
 from integrand.kernels import RBF
@@ -251,6 +251,8 @@ class SparseGP(BaseEstimator):
     def _checked(self, X: Any, reset: bool = False, **y: Any) -> Any:
         """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
         refuse_series(X, "X")
+        if y.get("y_numeric"):
+            refuse_words(y["y"])
         X = self._with_codes(X, reset)
         _refuse_columns(X)
         try:

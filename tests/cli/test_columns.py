@@ -179,6 +179,17 @@ def test_a_column_of_words_is_to_be_encoded(column):
     )
 
 
+def test_a_target_of_words_is_no_input(frame):
+    frame[["temp", "station"]].to_csv("t.csv", index=False)
+    frame[["temp", "station"]].to_parquet("t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        result = run("fit", name, "--target", "station", "--out", "m")
+        assert result.exit_code == 2
+        assert "'station' is the target and holds words" in result.stderr
+        assert "--likelihood bernoulli" in result.stderr
+        assert "--drop" not in result.stderr
+
+
 def test_words_among_numbers_are_named():
     assert said(["1", "2.5", "abc", "4"]) == "one of its values is no number, the first 'abc' in row 3: " + MEND
     assert said(["1", "?", None, "n/a!", "4", "7"]).startswith("2 of its values are no numbers, the first '?' in row 2")

@@ -389,7 +389,7 @@ def _with_target(
         raise InputError("the model does not say what it predicts: give --target")
     known = saved.extra.get("noise_column")
     v = None if known is None else table.columns([known])[:, 0]
-    return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.columns([name])[:, 0], v
+    return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.target(name), v
 
 
 def update_table(

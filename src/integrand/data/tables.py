@@ -30,6 +30,10 @@ WRITTEN = (".csv", ".csv.gz", *PARQUET)
 _FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
 _ENCODE = "drop it, or for categories give categories=[{name!r}] and use Categorical({name!r}) in the kernel"
 _LEAVE_OUT = "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", or leave it out with --drop {name}"
+_CLASSES = (
+    "is the target and holds words. Classes are for SparseGPClassifier in Python; the command line fits numbers: write "
+    "two classes as 0 and 1 and give --likelihood bernoulli"
+)
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # Units of `--dates` in seconds.
 DATE_UNITS = {
@@ -63,6 +67,11 @@ def refuse_non_finite(values: np.ndarray, names: Sequence[str], where: Callable[
     if not np.isfinite(values).all():
         row, column = map(int, np.argwhere(~np.isfinite(values))[0])
         raise InputError(f"{where(row)}: column {names[column]!r} is missing or infinite: drop or impute such rows")
+
+
+def refuse_words_as_target(place: object, name: str) -> None:
+    """A target of words is one of classes, which need numbers here."""
+    raise InputError(f"{place}: column {name!r} {_CLASSES}")
 
 
 @dataclass(frozen=True)
@@ -209,6 +218,14 @@ class Table:
         refuse_non_finite(values, names, lambda row: f"{self.path}, row {row + 1}")
         return values
 
+    def target(self, name: str) -> np.ndarray:
+        """The column of y."""
+        refuse_missing(self.path, [name], list(self.frame.columns))
+        column = self.frame[name]
+        if column.dtype.kind not in "iufb" and not _holds_dates(column) and _mostly(_strays(column), column):
+            refuse_words_as_target(self.path, name)
+        return self.columns([name])[:, 0]
+
     def ids(self, names: Sequence[str]) -> dict[str, Any]:
         """Columns that name the rows, as they are; those that this table does not have are left out."""
         return {name: self.frame[name].to_numpy() for name in names if name in self.frame.columns}
@@ -236,6 +253,7 @@ class Table:
             refuse_missing(f"{flag}: {self.path}", names, available)
         if target in (*selection.features, *selection.drop, *selection.ids, *units):
             raise InputError(f"{target!r} is the target: it cannot be an input, an id or left out")
+        y = self.target(target)
         left_out = {target, *selection.drop, *selection.ids}
         names = list(selection.features) or [name for name in available if name not in left_out]
         if not selection.features and names and self._counts_rows(names[0]):
@@ -262,7 +280,7 @@ class Table:
             DateRule.fit(self.path, name, unit, self.frame[name]) for name, unit in units.items() if name in names
         )
         remarks += [str(rule) for rule in rules]
-        X, y = self.columns(names, rules, levels), self.columns([target])[:, 0]
+        X = self.columns(names, rules, levels)
         return Chosen(X, y, names, rules, tuple(remarks), levels)
 
     def _refuse_several(self, names: Sequence[str]) -> None:
@@ -293,17 +311,26 @@ def _date_option(text: str, available: Sequence[str]) -> tuple[str, str]:
 
 def _remedy(name: str, column: Any) -> str:
     """What to do about a column that is not numeric: most of it may be numbers."""
-    import pandas as pd
-
     if _holds_dates(column):
         return f"it holds dates: give --dates {name} (days since the first one), or leave it out with --drop {name}"
-    known = np.asarray(column.notna(), bool)
-    strays = known & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
+    strays = _strays(column)
     count, first = int(strays.sum()), int(strays.argmax())
-    if 2 * count >= known.sum():
+    if _mostly(strays, column):
         return _LEAVE_OUT.format(name=name)
     some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
     return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
+
+
+def _strays(column: Any) -> np.ndarray:
+    """Which values are there and no numbers."""
+    import pandas as pd
+
+    return np.asarray(column.notna(), bool) & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
+
+
+def _mostly(strays: np.ndarray, column: Any) -> bool:
+    """Whether these are at least half of the values that are there."""
+    return bool(strays.any() and 2 * strays.sum() >= column.notna().sum())
 
 
 def read_table(path: Path, sep: str | None = None) -> Table:
