@@ -166,17 +166,33 @@ def test_a_directory_has_no_selection(frame, tmp_path):
 # ---- what is said of a column that is not numeric
 
 
-def said(column):
+def said(column, **selection):
     with pytest.raises(InputError) as error:
-        Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
+        Table(Path("t.csv"), pd.DataFrame({"a": column, "y": 1.0})).choose("y", Selection(**selection))
     return str(error.value).removeprefix("t.csv: column 'a' is not numeric: ")
 
 
 @pytest.mark.parametrize("column", [["red", "green", "red"], ["red", "1", "green"], ["red", "1"]])
 def test_a_column_of_words_is_to_be_encoded(column):
-    assert (
-        said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\", or leave it out with --drop a"
-    )
+    ids, drop = ", give --id a if it names the rows", ", or leave it out with --drop a"
+    assert said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\"" + ids + drop
+    every = "name it in every kernel, as in --kernels \"categorical('a')*rbf, categorical('a')*matern32\""
+    assert said(column, kernel_flag="--kernels") == every + drop
+    with pytest.raises(InputError, match="the model was fitted to numbers there"):
+        Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
+
+
+def test_compare_has_words_of_its_own(frame):
+    frame.assign(station="A")[["temp", "station", "y"]].to_csv("t.csv", index=False)
+    compare = ("compare", "t.csv", "--target", "y")
+    assert "--kernels \"categorical('station')*rbf, " in run(*compare).stderr
+    result = run(*compare, "--kernels", "rbf, categorical(station)*rbf")
+    assert result.exit_code == 2
+    assert "'rbf' does not name the column 'station'" in result.stderr
+    assert "--drop station" in result.stderr
+    frame.assign(no=np.arange(N))[["no", "station", "temp", "date", "y"]].to_csv("t.csv", index=False)
+    assert "in every kernel, as in --kernels" in (said := run(*compare).stderr)
+    assert "--id" not in said
 
 
 def test_a_target_of_words_is_no_input(frame):

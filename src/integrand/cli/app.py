@@ -368,7 +368,7 @@ def compare(
     """
     from integrand.cli.compare import compare_models, compare_table
 
-    columns = selection(features, drop, None, dates, sep)
+    columns = selection(features, drop, None, dates, sep, kernel_flag="--kernels")
     settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "bound": bound}
     settings |= {"target_transform": target_transform}
     if kernels or priors:

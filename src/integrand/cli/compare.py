@@ -93,6 +93,13 @@ def compare_models(
     parsed = [parse_kernel(tree) for tree in trees]  # a mistake is reported before anything runs
     categories = {key: levels for tree in parsed for key, levels in tree.category_levels().items()}
     X, y, inputs, _, remarks, levels = read_table(data, columns.sep).choose(target, columns, categories)
+    for text, tree in zip(trees, parsed, strict=True):
+        known = [inputs[key] if isinstance(key, int) else key for key in tree.category_levels()]
+        if missing := [name for name in levels if name not in known]:
+            raise InputError(
+                f"--kernels: {text!r} does not name the column {missing[0]!r}, which holds categories: name it in "
+                f"every kernel, as in categorical({missing[0]!r})*rbf, or leave it out with --drop {missing[0]}"
+            )
     say(remarks)
     results, seconds, not_converged = {}, {}, {}
     for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):

@@ -29,7 +29,18 @@ NO_LEVELS: Mapping[Any, Any] = MappingProxyType({})
 WRITTEN = (".csv", ".csv.gz", *PARQUET)
 _FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
 _ENCODE = "drop it, or for categories give categories=[{name!r}] and use Categorical({name!r}) in the kernel"
-_LEAVE_OUT = "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", or leave it out with --drop {name}"
+# What to do about a column of words, by the flag of the command that takes kernels; without one the fit is over.
+_LEAVE_OUT = {
+    "--kernel": (
+        "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", give --id {name} if it names the "
+        "rows, or leave it out with --drop {name}"
+    ),
+    "--kernels": (
+        "name it in every kernel, as in --kernels \"categorical('{name}')*rbf, categorical('{name}')*matern32\", or "
+        "leave it out with --drop {name}"
+    ),
+    "": "the model was fitted to numbers there: write numbers",
+}
 _CLASSES = (
     "is the target and holds words. Classes are for SparseGPClassifier in Python; the command line fits numbers: write "
     "two classes as 0 and 1 and give --likelihood bernoulli"
@@ -165,6 +176,8 @@ class Selection:
         Columns that hold dates, each as `name` or `name:unit`; days by default.
     sep
         What separates columns of a CSV file; None looks at the first lines.
+    kernel_flag
+        The flag of the command that takes kernels, for its advice: `--kernel` or `--kernels`.
     """
 
     features: tuple[str, ...] = ()
@@ -172,6 +185,7 @@ class Selection:
     ids: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     sep: str | None = None
+    kernel_flag: str = "--kernel"
 
     @property
     def chooses(self) -> bool:
@@ -201,8 +215,10 @@ class Table:
     frame: Any  # pandas.DataFrame
     remarks: tuple[str, ...] = ()
 
-    def columns(self, names: Sequence[str], dates: Sequence[DateRule] = (), levels: Levels = NO_LEVELS) -> np.ndarray:
-        """These columns as a float64 matrix; codes in the place of categories."""
+    def columns(
+        self, names: Sequence[str], dates: Sequence[DateRule] = (), levels: Levels = NO_LEVELS, kernel_flag: str = ""
+    ) -> np.ndarray:
+        """These columns as a float64 matrix; codes in the place of categories. The flag is that of `Selection`."""
         refuse_missing(self.path, names, list(self.frame.columns))
         rules, values = {rule.column: rule for rule in dates}, np.empty((len(self.frame), len(names)))
         for i, name in enumerate(names):
@@ -212,7 +228,7 @@ class Table:
             elif name in rules:
                 values[:, i] = rules[name].numbers(self.path, column)
             elif column.dtype.kind not in "iufb":
-                refuse_not_numeric(self.path, name, _remedy(name, column))
+                refuse_not_numeric(self.path, name, _remedy(name, column, kernel_flag))
             else:
                 values[:, i] = column.to_numpy(dtype=float)
         refuse_non_finite(values, names, lambda row: f"{self.path}, row {row + 1}")
@@ -261,9 +277,10 @@ class Table:
                 remarks.append(f"{self.path}: the first column has no name and counts the rows: it is left out")
                 names = names[1:]
             elif len(names) > 1:
+                leave = "--id" if selection.kernel_flag == "--kernel" else "--drop"
                 remarks.append(
-                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give --id {names[0]}; it is "
-                    "an input now"
+                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give {leave} {names[0]}; it "
+                    "is an input now"
                 )
         both = [name for name in selection.features if name in (*selection.drop, *selection.ids)]
         if both:
@@ -275,24 +292,27 @@ class Table:
             for key, of_column in categories.items()
             if (name := names[key] if isinstance(key, int) and key < len(names) else key) in names
         }
-        self._refuse_several([name for name in names if name not in units and name not in levels])
+        self._refuse_several([name for name in names if name not in units and name not in levels], selection)
         rules = tuple(
             DateRule.fit(self.path, name, unit, self.frame[name]) for name, unit in units.items() if name in names
         )
         remarks += [str(rule) for rule in rules]
-        X = self.columns(names, rules, levels)
+        X = self.columns(names, rules, levels, selection.kernel_flag)
         return Chosen(X, y, names, rules, tuple(remarks), levels)
 
-    def _refuse_several(self, names: Sequence[str]) -> None:
+    def _refuse_several(self, names: Sequence[str], selection: Selection) -> None:
         """Name all columns that are not numeric at once, and the flags that help."""
         others = [name for name in names if self.frame[name].dtype.kind not in "iufb"]
         dates = [name for name in others if _holds_dates(self.frame[name])]
         text = [name for name in others if name not in dates]
         if len(others) > 1:
-            flags = [f"--{flag} {','.join(found)}" for flag, found in (("dates", dates), ("drop", text)) if found]
+            flag, several = selection.kernel_flag, selection.kernel_flag == "--kernels"
+            each, more = ("every", ", ...") if several else ("the", "")
+            ids = "" if several else "; --id is for columns that name the rows"
+            flags = [f"--{name} {','.join(found)}" for name, found in (("dates", dates), ("drop", text)) if found]
             raise InputError(
                 f"{self.path}: columns {', '.join(map(repr, others))} are not numeric: give {' '.join(flags)}, "
-                "or name categories in the kernel, as in --kernel \"categorical('name')*rbf\""
+                f"or name categories in {each} kernel, as in {flag} \"categorical('name')*rbf{more}\"{ids}"
             )
 
     def _counts_rows(self, name: str) -> bool:
@@ -309,14 +329,14 @@ def _date_option(text: str, available: Sequence[str]) -> tuple[str, str]:
     return (name, unit) if text not in available and name in available else (text, "days")
 
 
-def _remedy(name: str, column: Any) -> str:
+def _remedy(name: str, column: Any, kernel_flag: str) -> str:
     """What to do about a column that is not numeric: most of it may be numbers."""
-    if _holds_dates(column):
+    if kernel_flag and _holds_dates(column):
         return f"it holds dates: give --dates {name} (days since the first one), or leave it out with --drop {name}"
     strays = _strays(column)
     count, first = int(strays.sum()), int(strays.argmax())
     if _mostly(strays, column):
-        return _LEAVE_OUT.format(name=name)
+        return _LEAVE_OUT[kernel_flag].format(name=name)
     some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
     return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
 
