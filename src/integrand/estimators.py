@@ -259,7 +259,7 @@ class SparseGP(BaseEstimator):
             # One layout, so that sums are rounded alike whatever the data came in.
             return validate_data(self, X, reset=reset, dtype=np.float64, order="C", **y)
         except (ValueError, OverflowError) as error:
-            raise InputError(_with_advice(str(error))) from error
+            raise InputError(_with_advice(str(error), y.get("y"))) from error
 
 
 def seed_of(random_state: Any) -> int:
@@ -284,8 +284,21 @@ def _refuse_columns(X: Any) -> None:
             raise InputError(f"column {column!r} does not hold numbers ({dtype}): {advice}")
 
 
-def _with_advice(message: str) -> str:
+def _is_no_number(value: Any) -> bool:
+    """Whether a value is missing or infinite; labels are neither."""
+    try:
+        return not np.isfinite(float(value))
+    except ValueError:
+        return False
+    except (TypeError, OverflowError):
+        return True
+
+
+def _with_advice(message: str, y: Any) -> str:
     """What scikit-learn says, and what to do about it."""
+    if "y contains" in message:
+        row = next((row for row, value in enumerate(np.asarray(y, object).ravel()) if _is_no_number(value)), "?")
+        return f"{message.splitlines()[0].rstrip('.')}, the first in row {row}: leave such rows out."
     if "NaN" in message:  # the rest of scikit-learn's text recommends other models
         return f"{message.splitlines()[0]} Drop these rows, or impute the values (sklearn.impute in a Pipeline)."
     if "infinity" in message:

@@ -101,6 +101,9 @@ def test_of_several_classes_one_is_plotted_and_reported(data, tmp_path):
     for ask in (lambda: plot(clf), lambda: clf.report(tmp_path / "r.html", X, y)):
         with pytest.raises(InputError, match=r"clf\.estimators_\[0\].* X, y == clf\.classes_\[0\]\)\. predict_proba"):
             ask()
+    clf.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match=r"SparseGPClassifier\.load$"):
+        SparseGPRegressor.load(tmp_path / "m")
     clf.estimators_[0].report(tmp_path / "r.html", X, y == clf.classes_[0])
     assert len(plot(clf.estimators_[0], X, y == clf.classes_[0])) == 2
 

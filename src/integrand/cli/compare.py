@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.cli.commands import check_logarithms
 from integrand.cli.options import say
 from integrand.data.sources import ArrayRows
 from integrand.data.tables import Selection, read_table
@@ -56,6 +57,7 @@ def compare_table(
         raise InputError("give at least two different methods to compare")
     X, y, inputs, _, remarks, _ = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
+    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     evidence: dict[str, list[float]] = {m: [] for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
@@ -101,6 +103,7 @@ def compare_models(
                 f"every kernel, as in categorical({missing[0]!r})*rbf, or leave it out with --drop {missing[0]}"
             )
     say(remarks)
+    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
     results, seconds, not_converged = {}, {}, {}
     for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):
         rows = ArrayRows(X, y, inputs, levels=levels)

@@ -242,6 +242,15 @@ class Table:
             refuse_words_as_target(self.path, name)
         return self.columns([name])[:, 0]
 
+    def variances(self, name: str) -> np.ndarray:
+        """A column of known variances of the noise."""
+        v = self.columns([name])[:, 0]
+        if (v < 0).any():
+            row = int(np.argmax(v < 0))
+            what = f"{self.path}, row {row + 1}: column {name!r} is {v[row]:g}"
+            raise InputError(f"{what}: a variance, in squared units of the target, is not negative")
+        return v
+
     def ids(self, names: Sequence[str]) -> dict[str, Any]:
         """Columns that name the rows, as they are; those that this table does not have are left out."""
         return {name: self.frame[name].to_numpy() for name in names if name in self.frame.columns}

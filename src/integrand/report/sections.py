@@ -400,4 +400,8 @@ def report_html(
 def write_report(path: str | os.PathLike[str], posterior: Posterior, **options: Any) -> None:
     """Write `report_html(posterior, **options)` to `path`: as a whole, or not at all."""
     content = report_html(posterior, **options).encode("utf-8")
-    atomic_write(path, lambda stream: stream.write(content))
+    try:
+        atomic_write(path, lambda stream: stream.write(content))
+    except OSError as error:
+        advice = "make room or make its directory writable, or choose another path"
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from error
