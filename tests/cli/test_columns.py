@@ -97,8 +97,14 @@ def test_dates_that_cannot_be_read(frame, tmp_path):
         chosen(path, drop=("station",))
     rule = chosen(path, drop=("station",), dates=("date",)).dates
     frame.assign(date=frame["date"].astype(str).where(frame.index != 3, "never")).to_csv(path, index=False)
-    with pytest.raises(InputError, match="row 4: 'never' in column 'date' is no date"):
+    with pytest.raises(InputError, match=r"row 4: 'never' in column 'date' is no date.*: write it like 2021-03-01$"):
         read_table(path).columns(["date"], rule)
+    for of_fit, example in (("%Y-%m-%d %H:%M", "2021-03-01 12:00"), ("%d.%m.%Y", "01.03.2021")):
+        frame.assign(date=DATES.strftime(of_fit))[1:].to_csv(path, index=False)
+        other = chosen(path, drop=("station",), dates=("date",)).dates
+        frame.assign(date=DATES.strftime("%m/%d/%Y")).to_csv(path, index=False)
+        with pytest.raises(InputError, match=f"write it like {example}$"):
+            read_table(path).columns(["date"], other)
     frame.assign(date=frame["date"].where(frame.index != 3)).to_csv(path, index=False)
     with pytest.raises(InputError, match="row 4: column 'date' is missing"):
         read_table(path).columns(["date"], rule)

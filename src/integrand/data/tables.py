@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -115,9 +116,16 @@ class DateRule:
         strays = np.asarray(moments.isna() & column.notna())
         if strays.any():
             row = int(strays.argmax())
-            form = "" if self.format == _ISO else f" as {self.format}"
-            raise InputError(f"{place}, row {row + 1}: {column.iloc[row]!r} in column {self.column!r} is no date{form}")
+            what = f"{column.iloc[row]!r} in column {self.column!r} is no date of the form of the fit"
+            raise InputError(f"{place}, row {row + 1}: {what}: write it like {self._example}")
         return ((moments - pd.Timestamp(self.origin)).dt.total_seconds() / DATE_UNITS[self.unit]).to_numpy(float)
+
+    @property
+    def _example(self) -> str:
+        """The first date of the fit, as it was written there."""
+        if self.format == _ISO:
+            return self.origin.removesuffix("T00:00:00").replace("T", " ").removesuffix(":00")
+        return datetime.fromisoformat(self.origin).strftime(self.format)
 
     def __str__(self) -> str:
         return f"{self.column} in {self.unit} since {self.origin.removesuffix('T00:00:00')}"
