@@ -279,7 +279,7 @@ def predict(
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
     sep: Sep = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option("--seed", help="of the draws of --samples")] = 0,
     modules: Import = None,
 ) -> None:
     """Predict: mean, standard deviation of f and of y, and quantiles of y, for each row."""
