@@ -246,13 +246,14 @@ def test_without_inputs_the_mean_is_predicted():
 LETTERS = np.array(["a", "b"] * (N // 2))
 REFUSED = {
     "NaN in X": (with_value(X, np.nan), NOISY, "X contains NaN.*Drop these rows, or impute"),
-    "NaN in y": (X, with_value(NOISY, np.nan), "y contains NaN"),
+    "NaN in y": (X, with_value(NOISY, np.nan), r"y contains NaN, the first in row \d+: leave such rows out.$"),
     "infinity in X": (with_value(X, np.inf), NOISY, "X contains infinity.*Drop these rows"),
     "minus infinity in y": (X, with_value(NOISY, -np.inf), "y contains infinity"),
     "None in X": (with_value(X.astype(object), None), NOISY, "X contains NaN"),
     "text in X": (np.column_stack([X[:, 0].astype(str), LETTERS]), NOISY, "could not convert string.*Categorical"),
-    "text in y": (X, LETTERS, "could not convert string"),
-    "categories in y": (X, LETTERS.astype(object), "could not convert string"),
+    "text in y": (X, LETTERS, "the target holds words, such as 'a'.*SparseGPClassifier"),
+    "categories in y": (X, LETTERS.astype(object), "the target holds words.*SparseGPClassifier"),
+    "a list of words as y": (X, LETTERS.tolist(), "the target holds words.*SparseGPClassifier"),
     "complex X": (X + 1j, NOISY, "[Cc]omplex"),
     "complex y": (X, NOISY + 1j, "[Cc]omplex"),
     "y too short": (X, NOISY[:-1], "inconsistent numbers of samples"),
@@ -277,6 +278,32 @@ def test_refusal(case):
     X, y, cause = REFUSED[case]
     with pytest.raises(ig.InputError, match=f"(?s){cause}"):
         cheap().fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("ask", "cause"),
+    [
+        (lambda: cheap(noise=-1.0).fit(X, NOISY), "0 is for rows whose noise is known"),
+        (lambda: cheap(n_inducing="lots").fit(X, NOISY), "or 'auto', not 'lots'"),
+        (lambda: cheap(kernel="rbf").fit(X, NOISY), r"parse_kernel\('rbf'\)"),
+        (lambda: 2.0 * ig.RBF(), r"RBF\(scale=2.0\)"),
+        (lambda: ig.parse_kernel("rbf(active=[temp])"), "a column stands in quotes, 'temp'"),
+        (lambda: ig.fit(text_numbers(), NOISY), r"convert it to numbers, or use Categorical\('b'\)"),
+    ],
+)
+def test_settings_and_what_to_write_instead(ask, cause, as_users_see_it):
+    with pytest.raises(ig.InputError, match=cause):
+        ask()
+
+
+def text_numbers():
+    frame = pandas_with_gaps()[0]
+    return frame.assign(b=frame["b"].astype(str).astype("string"))
+
+
+def test_a_report_that_cannot_be_written(fitted, tmp_path):
+    with pytest.raises(ig.InputError, match=r"cannot write .*r\.html: .*choose another path"):
+        fitted.report(tmp_path / "none" / "r.html")
 
 
 def test_refusal_of_sparse_matrices():

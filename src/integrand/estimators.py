@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
-from integrand.data.checks import checked_variances, refuse_series
+from integrand.data.checks import checked_variances, refuse_series, refuse_words
 from integrand.data.sources import ArrayRows
 from integrand.errors import InputError, UnreliableWeightsError
 from integrand.kernels import RBF
@@ -149,6 +149,11 @@ class SparseGP(BaseEstimator):
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise InputError("`report` takes rows with their observations: give both X and y, or neither")
+        if hasattr(self, "estimators_"):
+            raise InputError(
+                "with more than two classes each has a model of its own: report one of them, as in "
+                "clf.estimators_[0].report(path, X, y == clf.classes_[0]). predict_proba has the probabilities of all"
+            )
         data = None if X is None else (self._checked(X), self._coded(np.asarray(y)))
         if data is not None and noise_variance is not None:
             check_known_noise(self.posterior_.model)
@@ -247,13 +252,15 @@ class SparseGP(BaseEstimator):
     def _checked(self, X: Any, reset: bool = False, known_only: bool = False, **y: Any) -> Any:
         """X (and y) as float64, checked as scikit-learn does; `reset` notes the columns, else they are compared."""
         refuse_series(X, "X")
+        if y.get("y_numeric"):
+            refuse_words(y["y"])
         X = self._with_codes(X, reset, known_only or reset)
         _refuse_columns(X)
         try:
             # One layout, so that sums are rounded alike whatever the data came in.
             return validate_data(self, X, reset=reset, dtype=np.float64, order="C", **y)
         except (ValueError, OverflowError) as error:
-            raise InputError(_with_advice(str(error))) from error
+            raise InputError(_with_advice(str(error), y.get("y"))) from error
 
 
 def seed_of(random_state: Any) -> int:
@@ -278,8 +285,21 @@ def _refuse_columns(X: Any) -> None:
             raise InputError(f"column {column!r} does not hold numbers ({dtype}): {advice}")
 
 
-def _with_advice(message: str) -> str:
+def _is_no_number(value: Any) -> bool:
+    """Whether a value is missing or infinite; labels are neither."""
+    try:
+        return not np.isfinite(float(value))
+    except ValueError:
+        return False
+    except (TypeError, OverflowError):
+        return True
+
+
+def _with_advice(message: str, y: Any) -> str:
     """What scikit-learn says, and what to do about it."""
+    if "y contains" in message:
+        row = next((row for row, value in enumerate(np.asarray(y, object).ravel()) if _is_no_number(value)), "?")
+        return f"{message.splitlines()[0].rstrip('.')}, the first in row {row}: leave such rows out."
     if "NaN" in message:  # the rest of scikit-learn's text recommends other models
         return f"{message.splitlines()[0]} Drop these rows, or impute the values (sklearn.impute in a Pipeline)."
     if "infinity" in message:

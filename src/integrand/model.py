@@ -130,7 +130,8 @@ class Model:
     ):
         likelihood = Gaussian() if likelihood is None else likelihood
         if not isinstance(kernel, Kernel):
-            raise InputError(f"kernel must be a kernel such as RBF(), not {kernel!r}")
+            of_text = f": parse_kernel({kernel!r}) makes one of text" if isinstance(kernel, str) else ""
+            raise InputError(f"kernel must be a kernel such as RBF(), not {kernel!r}{of_text}")
         names = tuple(f"x{i}" for i in range(columns)) if isinstance(columns, int) else tuple(map(str, columns))
         if not names:
             raise InputError("a model needs at least one input column")
@@ -388,7 +389,10 @@ def _check_field(field_info: FieldInfo, value: Any) -> None:
     if field_info.path == "noise" and value == 0.0:
         return  # for rows whose noise is known: `fit` refuses it for others
     if not np.all(np.isfinite(numbers)) or (not signed and np.any(numbers <= 0)):
-        raise InputError(f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}")
+        zero = " (0 is for rows whose noise is known)" if field_info.path == "noise" else ""
+        raise InputError(
+            f"{field_info.path} must be {'finite' if signed else 'positive and finite'}, not {value}{zero}"
+        )
 
 
 def check_known_noise(model: Model) -> None:

@@ -159,6 +159,14 @@ MISTAKES = {
         lambda: [*FIT, "--inducing", "0"],
         "n_inducing",
     ),
+    "negative variance": (
+        lambda: ["fit", wrong("g.csv", table().assign(v=-1.0)), "--target", "y", "--noise-column", "v", "--out", "m"],
+        "g.csv, row 1: column 'v' is -1: a variance",
+    ),
+    "no logarithm": (
+        lambda: ["fit", wrong("l.csv", table().assign(y=-2.0)), *FIT[2:], "--target-transform", "log"],
+        "l.csv, row 1: column 'y' is -2, but --target-transform log",
+    ),
     "negative minutes": (
         lambda: [*FIT, "--max-minutes", "-1"],
         "max_minutes",

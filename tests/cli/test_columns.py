@@ -97,8 +97,14 @@ def test_dates_that_cannot_be_read(frame, tmp_path):
         chosen(path, drop=("station",))
     rule = chosen(path, drop=("station",), dates=("date",)).dates
     frame.assign(date=frame["date"].astype(str).where(frame.index != 3, "never")).to_csv(path, index=False)
-    with pytest.raises(InputError, match="row 4: 'never' in column 'date' is no date"):
+    with pytest.raises(InputError, match=r"row 4: 'never' in column 'date' is no date.*: write it like 2021-03-01$"):
         read_table(path).columns(["date"], rule)
+    for of_fit, example in (("%Y-%m-%d %H:%M", "2021-03-01 12:00"), ("%d.%m.%Y", "01.03.2021")):
+        frame.assign(date=DATES.strftime(of_fit))[1:].to_csv(path, index=False)
+        other = chosen(path, drop=("station",), dates=("date",)).dates
+        frame.assign(date=DATES.strftime("%m/%d/%Y")).to_csv(path, index=False)
+        with pytest.raises(InputError, match=f"write it like {example}$"):
+            read_table(path).columns(["date"], other)
     frame.assign(date=frame["date"].where(frame.index != 3)).to_csv(path, index=False)
     with pytest.raises(InputError, match="row 4: column 'date' is missing"):
         read_table(path).columns(["date"], rule)
@@ -166,17 +172,44 @@ def test_a_directory_has_no_selection(frame, tmp_path):
 # ---- what is said of a column that is not numeric
 
 
-def said(column):
+def said(column, **selection):
     with pytest.raises(InputError) as error:
-        Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
+        Table(Path("t.csv"), pd.DataFrame({"a": column, "y": 1.0})).choose("y", Selection(**selection))
     return str(error.value).removeprefix("t.csv: column 'a' is not numeric: ")
 
 
 @pytest.mark.parametrize("column", [["red", "green", "red"], ["red", "1", "green"], ["red", "1"]])
 def test_a_column_of_words_is_to_be_encoded(column):
-    assert (
-        said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\", or leave it out with --drop a"
-    )
+    ids, drop = ", give --id a if it names the rows", ", or leave it out with --drop a"
+    assert said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\"" + ids + drop
+    every = "name it in every kernel, as in --kernels \"categorical('a')*rbf, categorical('a')*matern32\""
+    assert said(column, kernel_flag="--kernels") == every + drop
+    with pytest.raises(InputError, match="the model was fitted to numbers there"):
+        Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
+
+
+def test_compare_has_words_of_its_own(frame):
+    frame.assign(station="A")[["temp", "station", "y"]].to_csv("t.csv", index=False)
+    compare = ("compare", "t.csv", "--target", "y")
+    assert "--kernels \"categorical('station')*rbf, " in run(*compare).stderr
+    result = run(*compare, "--kernels", "rbf, categorical(station)*rbf")
+    assert result.exit_code == 2
+    assert "'rbf' does not name the column 'station'" in result.stderr
+    assert "--drop station" in result.stderr
+    frame.assign(no=np.arange(N))[["no", "station", "temp", "date", "y"]].to_csv("t.csv", index=False)
+    assert "in every kernel, as in --kernels" in (said := run(*compare).stderr)
+    assert "--id" not in said
+
+
+def test_a_target_of_words_is_no_input(frame):
+    frame[["temp", "station"]].to_csv("t.csv", index=False)
+    frame[["temp", "station"]].to_parquet("t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        result = run("fit", name, "--target", "station", "--out", "m")
+        assert result.exit_code == 2
+        assert "'station' is the target and holds words" in result.stderr
+        assert "--likelihood bernoulli" in result.stderr
+        assert "--drop" not in result.stderr
 
 
 def test_words_among_numbers_are_named():

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import cross_val_predict
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from integrand import ConvergenceWarning, HalfNormal, InputError, SparseGPClassifier, SparseGPRegressor
+from integrand import ConvergenceWarning, HalfNormal, InputError, SparseGPClassifier, SparseGPRegressor, plot
 from integrand.errors import ModelFileError
 from integrand.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
 from integrand.methods.table import default_method
@@ -92,6 +92,20 @@ def test_more_classes_by_one_against_the_rest(data, tmp_path):
     with pytest.raises(ModelFileError, match=r"SparseGPClassifier\.load"):
         load_model(tmp_path / "model")
     assert SparseGPClassifier(**DRAWN).fit(X, y == "low").classes_.tolist() == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few steps are enough for these
+def test_of_several_classes_one_is_plotted_and_reported(data, tmp_path):
+    X, y = data[0][:40], np.arange(40) % 3
+    clf = SparseGPClassifier(method="svgp", n_inducing=8, steps=5).fit(X, y)
+    for ask in (lambda: plot(clf), lambda: clf.report(tmp_path / "r.html", X, y)):
+        with pytest.raises(InputError, match=r"clf\.estimators_\[0\].* X, y == clf\.classes_\[0\]\)\. predict_proba"):
+            ask()
+    clf.save(tmp_path / "m")
+    with pytest.raises(ModelFileError, match=r"SparseGPClassifier\.load$"):
+        SparseGPRegressor.load(tmp_path / "m")
+    clf.estimators_[0].report(tmp_path / "r.html", X, y == clf.classes_[0])
+    assert len(plot(clf.estimators_[0], X, y == clf.classes_[0])) == 2
 
 
 @pytest.mark.slow

@@ -240,7 +240,12 @@ def test_the_report_and_loo_take_tables(fitted, tmp_path):
     frame, y = table()
     assert np.isfinite(posterior.loo(frame, y).elpd)
     write_report(tmp_path / "r.html", posterior, data=(codes(frame), y))
-    assert "kappa[station=B]" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "kappa[station=B]" in page
+    write_report(tmp_path / "r.html", posterior, data=(frame, y))
+    assert (tmp_path / "r.html").read_text() == page
+    dots = [[ax.lines[0].get_xdata() for ax in ig.plot(posterior, X, y)] for X in (frame, codes(frame))]
+    np.testing.assert_array_equal(*dots)
 
 
 @pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])

@@ -140,7 +140,10 @@ def test_counts():
 )
 def test_sparseness(changes, expected):
     s = Sparseness(30, 20, 0.2, 0.1, -1.0, math.nan, math.nan)._replace(**changes)
-    found = sparseness_findings(s, 500, 20)
+    found, given = (sparseness_findings(s, 500, 20, Z_given) for Z_given in (False, True))
+    assert [f.code for f in given] == expected
+    assert not any("`Z`" in f.remedy for f in found)
+    assert all("`Z`" in f.remedy for f in given if f.code == "inducing-stuck")
     assert [f.code for f in found] == expected
     assert "nats" in str(s)
     for finding in found:

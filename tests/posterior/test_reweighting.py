@@ -72,6 +72,14 @@ def test_predictions_may_be_exact(sparse):
     np.testing.assert_allclose(sd, by_hmc.sd, rtol=0.35)
 
 
+def test_exact_predictions_can_be_saved(sparse, tmp_path):
+    exact = sparse.reweighted(X, Y, exact_predictions=True)
+    integrand.save_model(exact, tmp_path / "m")
+    loaded = integrand.load_model(tmp_path / "m").posterior
+    means = (p.predict(NEW, include_noise=True).mean for p in (loaded, exact))
+    np.testing.assert_allclose(*means, rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_a_sparse_posterior_that_is_far_away_is_refused():
     far = fit(n_inducing=2)

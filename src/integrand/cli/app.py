@@ -279,7 +279,7 @@ def predict(
     quantiles: Annotated[str, typer.Option(help="comma-separated, such as 0.05,0.5,0.95")] = "0.05,0.5,0.95",
     samples: Annotated[int, typer.Option(help="also this many draws of y for each row")] = 0,
     sep: Sep = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option("--seed", help="of the draws of --samples")] = 0,
     modules: Import = None,
 ) -> None:
     """Predict: mean, standard deviation of f and of y, and quantiles of y, for each row."""
@@ -368,7 +368,7 @@ def compare(
     """
     from integrand.cli.compare import compare_models, compare_table
 
-    columns = selection(features, drop, None, dates, sep)
+    columns = selection(features, drop, None, dates, sep, kernel_flag="--kernels")
     settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "bound": bound}
     settings |= {"target_transform": target_transform}
     if kernels or priors:

@@ -17,6 +17,7 @@ import typer
 
 from integrand.cli.options import emit, say
 from integrand.data.categories import unknown_rows
+from integrand.data.checks import logarithms
 from integrand.data.parquet import open_rows
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.sources import MEMORY, ArrayRows, RowSource
@@ -45,6 +46,7 @@ from integrand.posterior.mixture import checked_levels
 from integrand.posterior.posterior import Posterior
 from integrand.storage.model_file import SavedModel, load_model, save_model
 from integrand.storage.run_store import RunStore
+from integrand.transforms import as_transform
 from integrand.units import values
 
 # Rows whose components for 400 draws are kept between the columns of a prediction.
@@ -82,6 +84,7 @@ def fit_table(
     settings = Settings.of(arguments)
     method_named(method).check(settings, likelihood, resumable=run_dir is not None)  # before a large table is read
     rows, dates = _rows(data, target, columns, memory, processes, noise_column, tree)
+    check_logarithms(data, target, rows, transform)
     model = Model(tree, rows.columns, noise, mean, priors, likelihood, bound or default_bound(method), transform)
     spec = FitSpec.of(method, model, rows, settings, resumable=run_dir is not None)
     for finding in spec.findings if processes.is_leader else ():
@@ -108,6 +111,7 @@ def show_prior(
     tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
     rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None, tree)
     likelihood, transform = as_likelihood(given["likelihood"]), given["target_transform"]
+    check_logarithms(data, target, rows, transform)
     model = Model(tree, rows.columns, noise, mean, given["priors"], likelihood, target_transform=transform)
     spec = FitSpec.of("ml2" if model.likelihood == Gaussian() else "svgp", model, rows, Settings())
     print(spec.model)
@@ -156,11 +160,22 @@ def _rows(
             return rows, ()
     table, v = read_table(data, columns.sep), None
     if noise_column is not None:
-        v = table.columns([noise_column])[:, 0]
+        v = table.variances(noise_column)
         columns = dataclasses.replace(columns, drop=(*columns.drop, noise_column))
     chosen = table.choose(target, columns, kernel.category_levels())
     say(chosen.remarks)
     return ArrayRows(chosen.X, chosen.y, chosen.names, noise_variance=v, levels=chosen.levels), chosen.dates
+
+
+def check_logarithms(data: Path, target: str, rows: RowSource, transform: str | None) -> None:
+    """Refuse rows in memory whose target has no logarithm, where the transform takes one; others when they are read."""
+    made = as_transform(transform)
+    if made is not None and made.of_log and rows.in_memory:
+        try:
+            logarithms(rows.arrays()["y"], f"column {target!r}", lambda row: f"{data}, row {row + 1}")
+        except InputError as error:
+            text = str(error).replace("this target_transform", f"--target-transform {made.name}")
+            raise InputError(text.replace("the target_transform sinh", "--target-transform sinh")) from None
 
 
 def resume_run(
@@ -388,8 +403,8 @@ def _with_target(
     if name is None:
         raise InputError("the model does not say what it predicts: give --target")
     known = saved.extra.get("noise_column")
-    v = None if known is None else table.columns([known])[:, 0]
-    return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.columns([name])[:, 0], v
+    v = None if known is None else table.variances(known)
+    return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.target(name), v
 
 
 def update_table(

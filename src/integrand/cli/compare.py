@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from integrand.cli.commands import check_logarithms
 from integrand.cli.options import say
 from integrand.data.sources import ArrayRows
 from integrand.data.tables import Selection, read_table
@@ -56,6 +57,7 @@ def compare_table(
         raise InputError("give at least two different methods to compare")
     X, y, inputs, _, remarks, _ = read_table(data, columns.sep).choose(target, columns)
     say(remarks)
+    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
     scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
     evidence: dict[str, list[float]] = {m: [] for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
@@ -93,7 +95,15 @@ def compare_models(
     parsed = [parse_kernel(tree) for tree in trees]  # a mistake is reported before anything runs
     categories = {key: levels for tree in parsed for key, levels in tree.category_levels().items()}
     X, y, inputs, _, remarks, levels = read_table(data, columns.sep).choose(target, columns, categories)
+    for text, tree in zip(trees, parsed, strict=True):
+        known = [inputs[key] if isinstance(key, int) else key for key in tree.category_levels()]
+        if missing := [name for name in levels if name not in known]:
+            raise InputError(
+                f"--kernels: {text!r} does not name the column {missing[0]!r}, which holds categories: name it in "
+                f"every kernel, as in categorical({missing[0]!r})*rbf, or leave it out with --drop {missing[0]}"
+            )
     say(remarks)
+    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
     results, seconds, not_converged = {}, {}, {}
     for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):
         rows = ArrayRows(X, y, inputs, levels=levels)

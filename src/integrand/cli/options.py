@@ -89,14 +89,19 @@ Sep = Annotated[
 
 
 def selection(
-    features: list[str] | None, drop: list[str] | None, ids: list[str] | None, dates: list[str] | None, sep: str | None
+    features: list[str] | None,
+    drop: list[str] | None,
+    ids: list[str] | None,
+    dates: list[str] | None,
+    sep: str | None,
+    kernel_flag: str = "--kernel",
 ) -> Selection:
     """The columns that the flags choose."""
 
     def names(values: list[str] | None) -> tuple[str, ...]:
         return tuple(name.strip() for value in values or () for name in value.split(",") if name.strip())
 
-    return Selection(names(features), names(drop), names(ids), names(dates), sep)
+    return Selection(names(features), names(drop), names(ids), names(dates), sep, kernel_flag)
 
 
 def import_modules(names: list[str] | None) -> None:

@@ -4,6 +4,7 @@ A table (a data frame, or an array of objects) holds the categories themselves, 
 holds codes. A category that no level has is coded as K, one more than the last level.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -114,7 +115,7 @@ def coded(
     if is_table(X):
         words = [name for i, name in enumerate(names) if i not in known and holds_words(X[name])]
         if words:
-            raise InputError(about_words(words[0]))
+            raise InputError(about_words(words[0], X[words[0]]))
         found = {i: tuple(v or levels_of(X[names[i]], names[i])) for i, v in known.items()}
         codes = {names[i]: codes_of(X[names[i]], v, names[i], known_only) for i, v in found.items()}
         return (_replaced(X, codes) if codes else X), found
@@ -128,8 +129,12 @@ def coded(
     return array, found
 
 
-def about_words(name: Any) -> str:
+def about_words(name: Any, column: Any = None) -> str:
     """What to do about a column of words that no kernel speaks of."""
+    with contextlib.suppress(TypeError, ValueError):
+        if column is not None and any(isinstance(value, str) for value in column):
+            np.asarray(column, float)
+            return f"column {name!r} holds numbers as text: convert it to numbers, or use Categorical({name!r})"
     return f"column {name!r} holds words: use Categorical({name!r}) in the kernel, or drop it"
 
 

@@ -61,7 +61,24 @@ def refuse_other_columns(X: Any, columns: Sequence[str]) -> None:
         raise InputError(f"the columns are {given}, but the model was fitted to {wanted}: give X[{list(columns)!r}]")
 
 
+def refuse_words(y: Any) -> None:
+    """A target of words is one of classes."""
+    try:
+        array = np.asarray(y)
+        if array.dtype.kind in "OU":
+            array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        word = next((value for value in np.asarray(y, object).ravel() if isinstance(value, str)), None)
+        if word is not None:
+            raise InputError(
+                f"the target holds words, such as {str(word)!r}, and this model predicts numbers: use "
+                "SparseGPClassifier for classes"
+            ) from None
+
+
 def _numbers(values: Any, name: str) -> np.ndarray:
+    if name == "y":
+        refuse_words(values)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "c":

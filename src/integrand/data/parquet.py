@@ -10,7 +10,7 @@ import numpy as np
 
 from integrand.data.processes import Processes, SingleProcess
 from integrand.data.sources import MEMORY, MappedRows, RowSource
-from integrand.data.tables import PARQUET, ParquetColumns, parquet_schema, refuse_missing
+from integrand.data.tables import PARQUET, ParquetColumns, parquet_schema, refuse_missing, refuse_words_as_target
 from integrand.errors import InputError
 
 
@@ -85,6 +85,8 @@ def _columns(
                 f"{file} and {files[0]} have different columns ({', '.join(differing)}): write all parts alike"
             )
     refuse_missing(files[0], others, list(columns[0]))
+    if columns[0][others[0]].startswith(("string", "large_string", "dictionary")):
+        refuse_words_as_target(files[0], others[0])
     inputs = [name for name in columns[0] if name not in others]
     if not inputs:
         raise InputError(f"{files[0]} has no column besides {' and '.join(map(repr, others))}: it needs inputs")

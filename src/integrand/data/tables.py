@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +30,22 @@ NO_LEVELS: Mapping[Any, Any] = MappingProxyType({})
 WRITTEN = (".csv", ".csv.gz", *PARQUET)
 _FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
 _ENCODE = "drop it, or for categories give categories=[{name!r}] and use Categorical({name!r}) in the kernel"
-_LEAVE_OUT = "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", or leave it out with --drop {name}"
+# What to do about a column of words, by the flag of the command that takes kernels; without one the fit is over.
+_LEAVE_OUT = {
+    "--kernel": (
+        "name it in the kernel, as in --kernel \"categorical('{name}')*rbf\", give --id {name} if it names the "
+        "rows, or leave it out with --drop {name}"
+    ),
+    "--kernels": (
+        "name it in every kernel, as in --kernels \"categorical('{name}')*rbf, categorical('{name}')*matern32\", or "
+        "leave it out with --drop {name}"
+    ),
+    "": "the model was fitted to numbers there: write numbers",
+}
+_CLASSES = (
+    "is the target and holds words. Classes are for SparseGPClassifier in Python; the command line fits numbers: write "
+    "two classes as 0 and 1 and give --likelihood bernoulli"
+)
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # Units of `--dates` in seconds.
 DATE_UNITS = {
@@ -65,6 +81,11 @@ def refuse_non_finite(values: np.ndarray, names: Sequence[str], where: Callable[
         raise InputError(f"{where(row)}: column {names[column]!r} is missing or infinite: drop or impute such rows")
 
 
+def refuse_words_as_target(place: object, name: str) -> None:
+    """A target of words is one of classes, which need numbers here."""
+    raise InputError(f"{place}: column {name!r} {_CLASSES}")
+
+
 @dataclass(frozen=True)
 class DateRule:
     """How the dates of a column become numbers: `(date - origin) / unit`, a model file keeps it.
@@ -95,9 +116,16 @@ class DateRule:
         strays = np.asarray(moments.isna() & column.notna())
         if strays.any():
             row = int(strays.argmax())
-            form = "" if self.format == _ISO else f" as {self.format}"
-            raise InputError(f"{place}, row {row + 1}: {column.iloc[row]!r} in column {self.column!r} is no date{form}")
+            what = f"{column.iloc[row]!r} in column {self.column!r} is no date of the form of the fit"
+            raise InputError(f"{place}, row {row + 1}: {what}: write it like {self._example}")
         return ((moments - pd.Timestamp(self.origin)).dt.total_seconds() / DATE_UNITS[self.unit]).to_numpy(float)
+
+    @property
+    def _example(self) -> str:
+        """The first date of the fit, as it was written there."""
+        if self.format == _ISO:
+            return self.origin.removesuffix("T00:00:00").replace("T", " ").removesuffix(":00")
+        return datetime.fromisoformat(self.origin).strftime(self.format)
 
     def __str__(self) -> str:
         return f"{self.column} in {self.unit} since {self.origin.removesuffix('T00:00:00')}"
@@ -156,6 +184,8 @@ class Selection:
         Columns that hold dates, each as `name` or `name:unit`; days by default.
     sep
         What separates columns of a CSV file; None looks at the first lines.
+    kernel_flag
+        The flag of the command that takes kernels, for its advice: `--kernel` or `--kernels`.
     """
 
     features: tuple[str, ...] = ()
@@ -163,6 +193,7 @@ class Selection:
     ids: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
     sep: str | None = None
+    kernel_flag: str = "--kernel"
 
     @property
     def chooses(self) -> bool:
@@ -192,8 +223,10 @@ class Table:
     frame: Any  # pandas.DataFrame
     remarks: tuple[str, ...] = ()
 
-    def columns(self, names: Sequence[str], dates: Sequence[DateRule] = (), levels: Levels = NO_LEVELS) -> np.ndarray:
-        """These columns as a float64 matrix; codes in the place of categories."""
+    def columns(
+        self, names: Sequence[str], dates: Sequence[DateRule] = (), levels: Levels = NO_LEVELS, kernel_flag: str = ""
+    ) -> np.ndarray:
+        """These columns as a float64 matrix; codes in the place of categories. The flag is that of `Selection`."""
         refuse_missing(self.path, names, list(self.frame.columns))
         rules, values = {rule.column: rule for rule in dates}, np.empty((len(self.frame), len(names)))
         for i, name in enumerate(names):
@@ -203,11 +236,28 @@ class Table:
             elif name in rules:
                 values[:, i] = rules[name].numbers(self.path, column)
             elif column.dtype.kind not in "iufb":
-                refuse_not_numeric(self.path, name, _remedy(name, column))
+                refuse_not_numeric(self.path, name, _remedy(name, column, kernel_flag))
             else:
                 values[:, i] = column.to_numpy(dtype=float)
         refuse_non_finite(values, names, lambda row: f"{self.path}, row {row + 1}")
         return values
+
+    def target(self, name: str) -> np.ndarray:
+        """The column of y."""
+        refuse_missing(self.path, [name], list(self.frame.columns))
+        column = self.frame[name]
+        if column.dtype.kind not in "iufb" and not _holds_dates(column) and _mostly(_strays(column), column):
+            refuse_words_as_target(self.path, name)
+        return self.columns([name])[:, 0]
+
+    def variances(self, name: str) -> np.ndarray:
+        """A column of known variances of the noise."""
+        v = self.columns([name])[:, 0]
+        if (v < 0).any():
+            row = int(np.argmax(v < 0))
+            what = f"{self.path}, row {row + 1}: column {name!r} is {v[row]:g}"
+            raise InputError(f"{what}: a variance, in squared units of the target, is not negative")
+        return v
 
     def ids(self, names: Sequence[str]) -> dict[str, Any]:
         """Columns that name the rows, as they are; those that this table does not have are left out."""
@@ -236,6 +286,7 @@ class Table:
             refuse_missing(f"{flag}: {self.path}", names, available)
         if target in (*selection.features, *selection.drop, *selection.ids, *units):
             raise InputError(f"{target!r} is the target: it cannot be an input, an id or left out")
+        y = self.target(target)
         left_out = {target, *selection.drop, *selection.ids}
         names = list(selection.features) or [name for name in available if name not in left_out]
         if not selection.features and names and self._counts_rows(names[0]):
@@ -243,9 +294,10 @@ class Table:
                 remarks.append(f"{self.path}: the first column has no name and counts the rows: it is left out")
                 names = names[1:]
             elif len(names) > 1:
+                leave = "--id" if selection.kernel_flag == "--kernel" else "--drop"
                 remarks.append(
-                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give --id {names[0]}; it is "
-                    "an input now"
+                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give {leave} {names[0]}; it "
+                    "is an input now"
                 )
         both = [name for name in selection.features if name in (*selection.drop, *selection.ids)]
         if both:
@@ -257,24 +309,27 @@ class Table:
             for key, of_column in categories.items()
             if (name := names[key] if isinstance(key, int) and key < len(names) else key) in names
         }
-        self._refuse_several([name for name in names if name not in units and name not in levels])
+        self._refuse_several([name for name in names if name not in units and name not in levels], selection)
         rules = tuple(
             DateRule.fit(self.path, name, unit, self.frame[name]) for name, unit in units.items() if name in names
         )
         remarks += [str(rule) for rule in rules]
-        X, y = self.columns(names, rules, levels), self.columns([target])[:, 0]
+        X = self.columns(names, rules, levels, selection.kernel_flag)
         return Chosen(X, y, names, rules, tuple(remarks), levels)
 
-    def _refuse_several(self, names: Sequence[str]) -> None:
+    def _refuse_several(self, names: Sequence[str], selection: Selection) -> None:
         """Name all columns that are not numeric at once, and the flags that help."""
         others = [name for name in names if self.frame[name].dtype.kind not in "iufb"]
         dates = [name for name in others if _holds_dates(self.frame[name])]
         text = [name for name in others if name not in dates]
         if len(others) > 1:
-            flags = [f"--{flag} {','.join(found)}" for flag, found in (("dates", dates), ("drop", text)) if found]
+            flag, several = selection.kernel_flag, selection.kernel_flag == "--kernels"
+            each, more = ("every", ", ...") if several else ("the", "")
+            ids = "" if several else "; --id is for columns that name the rows"
+            flags = [f"--{name} {','.join(found)}" for name, found in (("dates", dates), ("drop", text)) if found]
             raise InputError(
                 f"{self.path}: columns {', '.join(map(repr, others))} are not numeric: give {' '.join(flags)}, "
-                "or name categories in the kernel, as in --kernel \"categorical('name')*rbf\""
+                f"or name categories in {each} kernel, as in {flag} \"categorical('name')*rbf{more}\"{ids}"
             )
 
     def _counts_rows(self, name: str) -> bool:
@@ -291,19 +346,28 @@ def _date_option(text: str, available: Sequence[str]) -> tuple[str, str]:
     return (name, unit) if text not in available and name in available else (text, "days")
 
 
-def _remedy(name: str, column: Any) -> str:
+def _remedy(name: str, column: Any, kernel_flag: str) -> str:
     """What to do about a column that is not numeric: most of it may be numbers."""
-    import pandas as pd
-
-    if _holds_dates(column):
+    if kernel_flag and _holds_dates(column):
         return f"it holds dates: give --dates {name} (days since the first one), or leave it out with --drop {name}"
-    known = np.asarray(column.notna(), bool)
-    strays = known & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
+    strays = _strays(column)
     count, first = int(strays.sum()), int(strays.argmax())
-    if 2 * count >= known.sum():
-        return _LEAVE_OUT.format(name=name)
+    if _mostly(strays, column):
+        return _LEAVE_OUT[kernel_flag].format(name=name)
     some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
     return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
+
+
+def _strays(column: Any) -> np.ndarray:
+    """Which values are there and no numbers."""
+    import pandas as pd
+
+    return np.asarray(column.notna(), bool) & np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
+
+
+def _mostly(strays: np.ndarray, column: Any) -> bool:
+    """Whether these are at least half of the values that are there."""
+    return bool(strays.any() and 2 * strays.sum() >= column.notna().sum())
 
 
 def read_table(path: Path, sep: str | None = None) -> Table:

@@ -11,6 +11,7 @@ import functools
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Number
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -163,7 +164,11 @@ class Kernel(eqx.Module):
         return Sum(parts=_flat(Sum, self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel") -> "Kernel":
+        if isinstance(other, Number):
+            raise InputError(f"a kernel is not multiplied by a number: give its standard deviation, RBF(scale={other})")
         return Product(parts=_one_scale(_flat(Product, self, other))) if isinstance(other, Kernel) else NotImplemented
+
+    __rmul__ = __mul__
 
 
 class Sum(Kernel):

@@ -162,6 +162,8 @@ def _value(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             return _call(prior_named(name), name, arguments, keywords)
     shown = _shown(ast.unparse(node))
+    if isinstance(node, ast.Name):
+        raise InputError(f"it holds {shown}: the name of a column stands in quotes, {node.id!r}")
     raise InputError(f"it holds {shown} where a number, a tuple of numbers or a prior such as gamma(2, 1) is needed")
 
 

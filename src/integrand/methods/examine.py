@@ -84,7 +84,7 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
     findings += column_findings(rows.X[:, numbers], names)
     sparseness = _sparseness(posterior, problem, rows)
     if sparseness is not None:
-        findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs))
+        findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs), problem.Z is not None)
     residuals, rows = _residuals(posterior, problem, rows)
     if residuals is not None:
         if model.likelihood.discrete:

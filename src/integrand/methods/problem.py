@@ -135,7 +135,7 @@ class Settings:
             if "or" in limits and value == limits["or"]:
                 continue
             if "least" in limits and (value is not None or field.default is not None):
-                _check_count(field.name, value, limits["least"])
+                _check_count(field.name, value, limits["least"], limits.get("or"))
             elif "above" in limits and (value is not None or field.default is not None):
                 _check_number(field.name, value, limits["above"], limits["below"])
             elif "choices" in limits and value not in limits["choices"]:
@@ -166,12 +166,13 @@ def _jitter(value: Any) -> Jitter:
         raise InputError(f"jitter must be a Jitter, such as Jitter(relative=1e-8), not {value!r}") from None
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
+def _check_count(name: str, value: Any, least: int, word: str | None) -> None:
     try:
         if isinstance(value, bool) or operator.index(value) < least:
             raise TypeError
     except TypeError:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}") from None
+        other = "" if word is None else f" or {word!r}"
+        raise InputError(f"{name} must be a whole number of at least {least}{other}, not {value!r}") from None
 
 
 def _check_number(name: str, value: Any, above: float, below: float) -> None:

@@ -42,8 +42,8 @@ class Rows(NamedTuple):
     noise_variance: Float[np.ndarray, " n"] | float = 0.0  # known, beside the model's noise
 
 
-def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int) -> list[Finding]:
-    """Whether M is enough, and Z where it should be."""
+def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int, Z_given: bool) -> list[Finding]:
+    """Whether M is enough, and Z, which the user may have given, where it should be."""
     more = f"Use more inducing points: `n_inducing={2 * n_inducing}`."
     findings = []
     if s.fresh_gain > FRESH_GAIN and s.fresh_gain > GAIN_PER_ROW * n_rows:
@@ -51,7 +51,11 @@ def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int) -> list[Fin
             f"{n_inducing} inducing points chosen afresh from the data would gain {s.fresh_gain:.1f} nats: "
             "Z is stuck in a poor place."
         )
-        remedy = "Leave `Z` out or start it elsewhere, or let it move longer: `max_rounds=20`."
+        remedy = (
+            "Leave `Z` out or start it elsewhere, or let it move longer: `max_rounds=20`."
+            if Z_given
+            else f"Fit with another `seed`, with `max_rounds=20`, or with more points: `n_inducing={2 * n_inducing}`."
+        )
         findings.append(Finding("inducing-stuck", False, sentence, remedy))
     if s.spread > SLACK_SD:
         sentence = (

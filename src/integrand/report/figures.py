@@ -18,6 +18,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import binom, rankdata
 
+from integrand.data.categories import coded
 from integrand.data.checks import checked_rows
 from integrand.errors import InputError
 from integrand.likelihoods import Gaussian
@@ -237,7 +238,7 @@ def inducing_path(
         a, b = columns or relevant_columns(posterior, 2)
         route, labels = path[..., [a, b]], (names[a], names[b])
         if X is not None:
-            X = np.asarray(X, float)
+            X = np.asarray(coded(X, posterior.model.levels)[0], float)
             ax.plot(X[:, a], X[:, b], ".", ms=3, mew=0, color=GREY, alpha=0.45, rasterized=len(X) > RASTER_POINTS)
             ax.plot([], [], ".", color=GREY, label="data")
     if len(route) > 1:
@@ -270,7 +271,7 @@ def slices(
     observations. Medians and ranges are those of X (N, D), else of the inducing inputs; with y (N,) its values are
     shown, though the other columns of these rows are not at their medians.
     """
-    points = posterior.Z if X is None else np.asarray(X, float)
+    points = posterior.Z if X is None else np.asarray(coded(X, posterior.model.levels)[0], float)
     chosen = relevant_columns(posterior, 4) if columns is None else list(columns)
     made = panels(len(chosen), ax, (2.4, 2.0))
     for panel, column in zip(made, chosen, strict=True):
@@ -336,6 +337,11 @@ def _bands(ax: Axes, posterior: Posterior, grid: np.ndarray, at: np.ndarray) -> 
         ax.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
 
 
+def coded_rows(posterior: Posterior, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Checked rows, with codes in the place of the categories that the model knows."""
+    return checked_rows(coded(X, posterior.model.levels)[0], y)
+
+
 @styled
 def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) -> Axes | np.ndarray:
     """The fitted function: with one column data, median, bands and inducing inputs; else the slices along columns.
@@ -354,10 +360,15 @@ def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) ->
     Axes, or for several columns an array of them.
     """
     posterior = getattr(model, "posterior_", model)
+    if hasattr(model, "estimators_"):
+        raise InputError(
+            "with more than two classes each has a model of its own: plot one of them, as in "
+            "plot(clf.estimators_[0], X, y == clf.classes_[0]). predict_proba has the probabilities of all"
+        )
     if not isinstance(posterior, Posterior):
         raise InputError(f"plot takes a fitted model, not {type(model).__name__}: fit it first")
     if X is not None and y is not None:
-        X, y = checked_rows(X, y)
+        X, y = coded_rows(posterior, X, getattr(model, "_coded", np.asarray)(np.asarray(y)))  # labels of a classifier
     elif X is not None or y is not None:
         raise InputError("plot takes rows with their observations: give both X and y, or neither")
     if posterior.model.n_columns > 1:
@@ -471,7 +482,7 @@ def predicted_against_observed(
     noise_variance: Any = None,
 ) -> Axes:
     """Predictive mean and central interval of y at each row of X (T, D), against the observed y (T,)."""
-    X, y = checked_rows(X, y)
+    X, y = coded_rows(posterior, X, y)
     predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
     mean, (lower, upper) = predicted.mean, predicted.interval(level)
     out = (y < lower) | (y > upper)
@@ -504,7 +515,7 @@ def calibration(
 @styled
 def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None) -> Axes:
     """Histogram of F_t(y_t), flat if the predictions are calibrated, with the 95 % band of chance."""
-    X, y = checked_rows(X, y)
+    X, y = coded_rows(posterior, X, y)
     predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
     below, above = predicted.cdf(np.nextafter(y, -np.inf)), predicted.cdf(y)
     bins = int(np.clip(len(y) // 10, 4, 10))
@@ -527,7 +538,7 @@ def pit(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_v
 @styled
 def coverage(posterior: Posterior, X: Any, y: Any, *, ax: Axes | None = None, noise_variance: Any = None) -> Axes:
     """Share of rows inside their central intervals against the intervals' level, with the 95 % band of chance."""
-    X, y = checked_rows(X, y)
+    X, y = coded_rows(posterior, X, y)
     predicted = posterior.predict(X, include_noise=True, noise_variance=noise_variance)
     table = coverage_table(predicted.mixture(), y, np.linspace(0.02, 0.98, 49))
     level, spread = table["level"], 1.96 * table["standard_error"]

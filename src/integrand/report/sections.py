@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.data.checks import checked_rows, checked_variances
+from integrand.data.checks import checked_variances
 from integrand.errors import InputError, counted
 from integrand.files import atomic_write
 from integrand.likelihoods import Gaussian
 from integrand.methods.table import METHODS
 from integrand.posterior.posterior import Posterior
 from integrand.report import figures, tables
-from integrand.report.figures import worst_mixed
+from integrand.report.figures import coded_rows, worst_mixed
 from integrand.report.html import bullets, definitions, document, key, paragraph, picture, section, table
 from integrand.report.style import BLUE, CHAIN_COLOURS, GREY, SKY, VERMILION, number, share_heights, shortened
 
@@ -377,7 +377,7 @@ def report_html(
     settings
         `Settings` of the fit or a mapping, for the table of settings.
     """
-    X, y = (None, None) if data is None else checked_rows(*data[:2])
+    X, y = (None, None) if data is None else coded_rows(posterior, *data[:2])
     v = None if data is None or y is None or len(data) < 3 or data[2] is None else checked_variances(data[2], len(y))
     n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
     version = getattr(sys.modules["integrand"], "__version__", "unknown")
@@ -400,4 +400,8 @@ def report_html(
 def write_report(path: str | os.PathLike[str], posterior: Posterior, **options: Any) -> None:
     """Write `report_html(posterior, **options)` to `path`: as a whole, or not at all."""
     content = report_html(posterior, **options).encode("utf-8")
-    atomic_write(path, lambda stream: stream.write(content))
+    try:
+        atomic_write(path, lambda stream: stream.write(content))
+    except OSError as error:
+        advice = "make room or make its directory writable, or choose another path"
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from error

@@ -283,7 +283,7 @@ def _checked(text: str, arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], 
     """Header, model and arrays, if they are of this format and fit each other."""
     header = upgraded(json.loads(text))
     if "members" in header:
-        raise InputError("this file holds a model for each of several classes: open it by SparseGPClassifier.load")
+        raise ModelFileError("this file holds a model for each of several classes: open it by SparseGPClassifier.load")
     version = header.get("format")
     if type(version) is int and version > FORMAT:
         raise ModelFileError(f"the file is of format {version}, newer than this integrand knows; upgrade integrand")
