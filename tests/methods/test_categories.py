@@ -487,7 +487,8 @@ def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
     posterior = ig.fit(frame, y, Categorical("station", rank=1) * Linear(), **SMALL)
     _, correlations = posterior.level_correlations("station")
     model, phi = posterior.model, np.asarray(posterior.conditional.phis)[0]
-    B = np.asarray(jax.jit(lambda phi: model.gp(model.theta(phi)).kernel.parts[0].covariance())(phi))
+    with float64_scope():
+        B = np.asarray(jax.jit(lambda phi: model.gp(model.theta(phi)).kernel.parts[0].covariance())(phi))
     sd = np.sqrt(np.diagonal(B))
     np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
 
