@@ -242,8 +242,11 @@ class SparseGP(BaseEstimator):
         wanted = self.kernel.category_levels() if isinstance(self.kernel, Kernel) else {}
         if not wanted and not hasattr(X, "dtypes"):
             return X
-        from integrand.data.categories import coded  # few fits need it
+        from integrand.data.categories import coded, refuse_numbers  # few fits need it
 
+        if not reset:
+            names = getattr(self, "feature_names_in_", range(vars(self).get("n_features_in_", 0)))
+            refuse_numbers(X, self._levels, list(map(str, names)))
         X, found = coded(X, wanted if reset else {i: v for i, v in self._levels.items() if v}, known_only)
         if reset:
             vars(self)["_category_levels"] = found

@@ -486,11 +486,23 @@ def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
     frame, y = table(40)
     posterior = ig.fit(frame, y, Categorical("station", rank=1) * Linear(), **SMALL)
     _, correlations = posterior.level_correlations("station")
-    theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
+    model, phi = posterior.model, np.asarray(posterior.conditional.phis)[0]
     with float64_scope():
-        B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
+        B = np.asarray(jax.jit(lambda phi: model.gp(model.theta(phi)).kernel.parts[0].covariance())(phi))
     sd = np.sqrt(np.diagonal(B))
     np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
+
+
+def test_arrays_of_numbers_are_refused_where_levels_are_other_numbers():
+    frame, y = table(40)
+    numbers = frame.assign(station=frame["station"].map({"A": 1, "B": 2, "C": 7}))
+    kernel = Categorical("station", rank=1) * RBF()
+    gp = SparseGPRegressor(kernel, settings={"check_model": False}, random_state=0, **OPTIONS).fit(numbers, y)
+    wanted = gp.posterior_.predict(numbers, include_noise=True).mean
+    np.testing.assert_array_equal(gp.predict(numbers), wanted)
+    np.testing.assert_array_equal(gp.posterior_.predict(np.array(numbers, object), include_noise=True).mean, wanted)
+    with pytest.raises(InputError, match="are the numbers 1, 2, 7, and an array"):
+        gp.predict(numbers.to_numpy())
 
 
 def test_an_estimator_takes_words_after_codes_and_names_a_new_one():

@@ -129,6 +129,29 @@ def coded(
     return array, found
 
 
+def refuse_numbers(X: Any, levels: Mapping[int, Sequence[str]], names: Sequence[str]) -> None:
+    """Refuse an array of numbers where levels are numbers, too, but not their own codes: nobody can tell which it has.
+
+    Tables and arrays of objects hold the levels themselves.
+    """
+    if is_table(X) or np.asarray(X).dtype.kind in "OUS":
+        return
+    for column, of_column in levels.items():
+        if tuple(of_column) != tuple(map(str, range(len(of_column)))) and all(map(_is_number, of_column)):
+            raise InputError(
+                f"the levels of the column {names[column]!r} are the numbers {', '.join(of_column[:6])}, and an array "
+                "of numbers may hold these or their codes: give a data frame, or an array of objects, with the levels"
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def about_words(name: Any, column: Any = None) -> str:
     """What to do about a column of words that no kernel speaks of."""
     with contextlib.suppress(TypeError, ValueError):

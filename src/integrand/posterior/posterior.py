@@ -283,7 +283,7 @@ class Posterior:
             raise InputError(f"the column {column!r} holds no categories: those that do are {known}")
         points = np.zeros((len(self.model.levels[at]), self.model.n_columns))
         points[:, at] = np.arange(len(points))
-        phis = self.chains.x.reshape(-1, self.model.n_theta)
+        phis = np.asarray(self.chains.x).reshape(-1, self.model.n_theta)
         B = _covariances_at(phis, points, self.model)
         if not np.diagonal(B, axis1=1, axis2=2).all():
             points[:, [i for i in range(self.model.n_columns) if i not in self.model.levels]] = 1.0
