@@ -223,8 +223,9 @@ def test_unknown_categories_are_predicted_by_the_prior(fitted):
     new = pd.DataFrame({"t": [1.0, 1.0], "station": ["A", "Z"]})
     with pytest.warns(UnknownCategoryWarning, match="1 of 2 rows in the column 'station'"):
         predictive = posterior.predict(new, include_noise=False)
-    theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
-    B = posterior.model.gp(theta).kernel.parts[0].covariance()
+    with float64_scope():
+        theta = posterior.model.theta(jnp.asarray(posterior.conditional.phis[0]))
+        B = np.asarray(posterior.model.gp(theta).kernel.parts[0].covariance())
     mean, variance, _ = predictive.components()
     np.testing.assert_allclose(mean[:, 1], posterior.scaler.y_mean, atol=1e-12)
     assert variance[0, 1] == pytest.approx(float(np.mean(np.diagonal(B))) * posterior.scaler.y_sd**2, rel=1e-4)
