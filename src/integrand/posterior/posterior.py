@@ -392,7 +392,6 @@ class Posterior:
             conditional=conditional,
             verdict=self.verdict and for_chains(reweighted_verdict(self.verdict, result), chains),
             notes=(*self.notes, note),
-            Z_path=None if exact_predictions else self.Z_path,
             evidence=None,
             updates=None,
         )
