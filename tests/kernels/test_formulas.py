@@ -252,7 +252,8 @@ def test_paths_and_shapes():
 
 
 def scales(kernel):
-    return [value for field, value in _fields(kernel) if field == "scale"]
+    """What each scale holds, in whatever units."""
+    return [bare(value) for field, value in _fields(kernel) if field == "scale"]
 
 
 def _fields(kernel):
