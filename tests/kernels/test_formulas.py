@@ -26,6 +26,7 @@ from integrand import (
     RationalQuadratic,
 )
 from integrand.kernels import Product, Sum
+from integrand.priors import bare
 from reference import KERNELS, LONG, central_differences, covariance, largest_error, with_arrays
 
 pytestmark = pytest.mark.usefixtures("strict_float64")
@@ -318,7 +319,7 @@ def test_errors_name_the_cause(make, message):
 def test_only_kernels_combine():
     with pytest.raises(TypeError):
         RBF() + 1.0
-    with pytest.raises(TypeError):
+    with pytest.raises(integrand.InputError, match=r"RBF\(scale=2.0\)"):
         2.0 * RBF()
 
 
