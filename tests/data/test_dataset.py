@@ -168,7 +168,7 @@ def changed(array, index, value):
         (X, changed(Y, slice(3, 5), np.nan), "y has 2 NaN or infinite values, the first at row 3"),
         (X, changed(Y, 3, np.inf), "y has 1 NaN or infinite values"),
         (np.full((23, 3), "red"), Y, "X holds values that are not numbers .*encode or drop"),
-        (X, ["red"] * 23, "y holds values that are not numbers"),
+        (X, ["red"] * 23, "the target holds words, such as 'red'"),
         ([[1.0, None]] * 23, Y, "X has 23 NaN or infinite values"),
         ([[1.0, 2.0], [3.0]], Y[:2], "X holds values that are not numbers"),
         (X + 1j, Y, "X holds complex numbers"),

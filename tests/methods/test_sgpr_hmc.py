@@ -395,7 +395,7 @@ def state(run_dir):
 STAGES = {
     "warm start": ("save_warm_start", {"data", "warm_start"}, 40),
     "first round": ("save_round", {"data", "warm_start", "round_001"}, 40),
-    "final draws": ("save_draws", {"data", "warm_start", "round_001", "draws_000"}, 600),
+    "final draws": ("save_draws", {"data", "warm_start", "round_001", "draws_000"}, 6_000),
 }
 
 

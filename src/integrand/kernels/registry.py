@@ -162,9 +162,9 @@ def _value(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             return _call(prior_named(name), name, arguments, keywords)
     shown = _shown(ast.unparse(node))
-    if isinstance(node, ast.Name):
-        raise InputError(f"it holds {shown}: the name of a column stands in quotes, {node.id!r}")
-    raise InputError(f"it holds {shown} where a number, a tuple of numbers or a prior such as gamma(2, 1) is needed")
+    quotes = f" (the name of a column stands in quotes, {node.id!r})" if isinstance(node, ast.Name) else ""
+    needed = "a number, a tuple of numbers or a prior such as gamma(2, 1)"
+    raise InputError(f"it holds {shown} where {needed} is needed{quotes}")
 
 
 def _call(make: Callable[..., Any], name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Any:
