@@ -1,7 +1,6 @@
-"""What holds for the package as a whole: no flags changed, quick to import, one direction of imports."""
+"""What holds for the package as a whole: no flags changed, quick to import, and nothing from outside."""
 
 import ast
-import graphlib
 import os
 import re
 import statistics
@@ -140,92 +139,17 @@ def test_version_is_that_of_the_project():
     assert integrand.__version__ == project["version"]
 
 
-# ---- the direction of imports
-
-
-def module_name(path):
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_name(path): path for path in sorted((SOURCE / "integrand").rglob("*.py"))}
-
-
-def imports_of(path, modules):
-    """Modules of this library that a file imports, at its top or inside a function."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name in modules}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: imports are absolute here"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in modules else node.module or "")
-    return {name for name in found if name in modules}
-
-
-def import_graph(modules):
-    return {name: imports_of(path, modules) for name, path in modules.items()}
-
-
-def test_no_import_cycles():
-    # Raises CycleError, which names the cycle.
-    tuple(graphlib.TopologicalSorter(import_graph(MODULES)).static_order())
-
-
-def test_a_cycle_would_be_seen(tmp_path):
-    (tmp_path / "a.py").write_text("from integrand.b import c\n")
-    (tmp_path / "b.py").write_text("def f():\n    import integrand.a\n")
-    graph = import_graph({"integrand.a": tmp_path / "a.py", "integrand.b": tmp_path / "b.py"})
-    with pytest.raises(graphlib.CycleError):
-        tuple(graphlib.TopologicalSorter(graph).static_order())
-
-
-FORBIDDEN = {
-    "integrand.infer": ("data", "kernels", "model", "bounds", "methods", "posterior", "gp"),
-    "integrand.bounds": ("priors", "infer", "model", "methods", "posterior"),
-    "integrand.kernels": ("data", "model", "bounds", "infer", "methods", "posterior"),
-    "integrand.data": ("kernels", "model", "bounds", "infer", "methods", "posterior", "priors"),
-    "integrand.linalg": ("data", "kernels", "model", "bounds", "infer", "methods", "posterior", "priors"),
-}
-
-
-# What a kernel of categories needs to know of a column of them: how many levels are too many.
-ALLOWED = {("integrand.kernels.categorical", "integrand.data.categories")}
-
-
-def within(name, package):
-    return name == package or name.startswith(f"{package}.")
-
-
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_rooms_do_not_import_what_comes_after_them(package):
-    graph = import_graph(MODULES)
-    members = [name for name in graph if within(name, package)]
-    assert members
-    wrong = {
-        (name, target)
-        for name in members
-        for target in graph[name]
-        if any(within(target, f"integrand.{other}") for other in FORBIDDEN[package])
-    }
-    assert not wrong - ALLOWED
-
-
-def test_only_the_root_imports_everything():
-    graph = import_graph(MODULES)
-    assert not [name for name, targets in graph.items() if "integrand" in targets and name != "integrand.__main__"]
+# ---- what the library does without; the direction of its own imports is in `architecture/test_direction.py`
 
 
 def test_the_library_needs_neither_the_experiments_nor_the_benchmarks():
     outside = {}
-    for name, path in MODULES.items():
+    for path in sorted((SOURCE / "integrand").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(within(module, other) for module in modules for other in ("experiments", "benchmarks", "results")):
-                outside[name] = modules
+            if any(module.split(".")[0] in ("experiments", "benchmarks", "results") for module in modules):
+                outside[path.name] = modules
     assert not outside
 
 

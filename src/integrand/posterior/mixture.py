@@ -35,7 +35,8 @@ GRID_REACH, GRID_STEP = 8.3, 0.5
 class RowMixture(ABC):
     """Equal-weight mixture over J draws, separately at each of T rows."""
 
-    means: Array  # (J, T)
+    means: Array  # (J, T), of f or of a transformed y
+    variances: Array  # (J, T)
 
     @property
     @abstractmethod
@@ -47,16 +48,16 @@ class RowMixture(ABC):
         """F(y) at y of shape (T,) or (K, T)."""
 
     @abstractmethod
-    def log_density(self, y: ArrayLike) -> Array:
-        """Log p(y) at y of shape (T,) or (K, T)."""
+    def _log_terms(self, y: Array, *components: Array) -> Any:
+        """Log density of y under each draw, (J, rows)."""
 
     @abstractmethod
-    def quantile(self, p: ArrayLike) -> Array:
-        """Smallest q with F(q) ≥ p: (T,) for a scalar p, else (P, T)."""
+    def _quantiles(self, p: Array, *components: Array) -> Array:
+        """Smallest q with F(q) ≥ p, (P, rows), for p of shape (P,)."""
 
-    @abstractmethod
-    def _components(self, rows: slice) -> tuple[Any, ...]:
-        """The parameters of all draws at some rows."""
+    def _components(self, rows: slice) -> tuple[Array, ...]:
+        """The parameters of all draws at some rows: by default means and standard deviations (J, rows)."""
+        return self.means[:, rows], np.sqrt(self.variances[:, rows])
 
     @property
     def sd(self) -> Array:
@@ -71,12 +72,49 @@ class RowMixture(ABC):
         """p(y) at y of shape (T,) or (K, T)."""
         return np.exp(self.log_density(y))
 
+    def log_density(self, y: ArrayLike) -> Array:
+        """Log p(y), the log of the mean over draws, at y of shape (T,) or (K, T)."""
+        log_draws = np.log(self.means.shape[0])
+        return self._over_draws(y, lambda terms: logsumexp(terms, axis=0) - log_draws)
+
+    def expected_log_density(self, y: ArrayLike) -> Array:
+        """1/J Σ_j log p_j(y), by Jensen never above `log_density`; same shapes."""
+        return self._over_draws(y, average)
+
+    def quantile(self, p: ArrayLike) -> Array:
+        """Smallest q with F(q) ≥ p; a whole number for counts and classes.
+
+        Parameters
+        ----------
+        p : scalar or (P,), strictly between 0 and 1.
+
+        Returns
+        -------
+        (T,) for a scalar p, else (P, T).
+        """
+        p = checked_levels(p)
+        out = np.empty((p.size, self.means.shape[1]))
+        for rows in self._row_blocks() if p.size else ():
+            out[:, rows] = self._quantiles(p.ravel(), *self._components(rows))
+        return out[0] if p.ndim == 0 else out
+
     def interval(self, level: float) -> tuple[Array, Array]:
         """Central interval: the quantiles at (1 - level)/2 and (1 + level)/2, each (T,)."""
         if not 0 < level < 1:
             raise InputError(f"level must lie strictly between 0 and 1, got {level}")
         lower, upper = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return lower, upper
+
+    def _drawn(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, Array]:
+        """Which draw each of n values at each row is from, and its Gaussian value, (n, T)."""
+        rows = np.arange(self.means.shape[1])
+        draw = rng.integers(self.means.shape[0], size=(n, rows.size))
+        noise = rng.standard_normal(draw.shape)
+        return draw, self.means[draw, rows] + np.sqrt(self.variances[draw, rows]) * noise
+
+    def _over_draws(self, y: ArrayLike, reduce: Callable[[Any], Array]) -> Array:
+        """Apply ``reduce`` to the log p_j(y) of all draws, at every y."""
+        return self._over_rows(y, lambda y, *components: reduce(self._log_terms(y, *components)))
 
     def _row_blocks(self) -> Iterator[slice]:
         draws, rows = self.means.shape
@@ -157,36 +195,15 @@ class GaussianMixture(RowMixture):
         """F(y) = 1/J Σ_j Φ((y - μ_j)/s_j) at y of shape (T,) or (K, T)."""
         return self._over_rows(y, lambda y, mu, s: ndtr(standardised(y, mu, s)).mean(axis=0))
 
-    def log_density(self, y: ArrayLike) -> Array:
-        """Log p(y) = log 1/J Σ_j N(y; μ_j, s_j²) at y of shape (T,) or (K, T)."""
-        log_draws = np.log(self.means.shape[0])
-        return self._over_rows(y, lambda y, mu, s: logsumexp(log_normal(y, mu, s), axis=0) - log_draws)
+    def _log_terms(self, y: Array, *components: Array) -> Array:
+        return log_normal(y, *components)
 
-    def expected_log_density(self, y: ArrayLike) -> Array:
-        """1/J Σ_j log N(y; μ_j, s_j²), by Jensen never above `log_density`; same shapes."""
-        return self._over_rows(y, lambda y, mu, s: log_normal(y, mu, s).mean(axis=0))
+    def _quantiles(self, p: Array, *components: Array) -> Array:
+        """As in `RowMixture`, and |F(q) - p| ≤ 1e-12 where F is continuous and doubles near q are fine enough.
 
-    def quantile(self, p: ArrayLike) -> Array:
-        """Smallest q with F(q) ≥ p.
-
-        |F(q) - p| ≤ 1e-12 where F is continuous and doubles near q are fine enough to say so;
-        otherwise (a step of F, or a spread below the spacing of doubles) q is a double next to where F passes p.
-
-        Parameters
-        ----------
-        p : scalar or (P,), strictly between 0 and 1.
-
-        Returns
-        -------
-        (T,) for a scalar p, else (P, T).
+        Otherwise (a step of F, or a spread below the spacing of doubles) q is a double next to where F passes p.
         """
-        p = checked_levels(p)
-        out = np.empty((p.size, self.means.shape[1]))
-        for rows in self._row_blocks():
-            mu, s = self._components(rows)
-            for k, level in enumerate(p.ravel()):
-                out[k, rows] = gaussian_quantile(float(level), mu, s)
-        return out[0] if p.ndim == 0 else out
+        return np.array([gaussian_quantile(float(level), *components) for level in p])
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score ∫ (F(x) - 1{y ≤ x})² dx at y of shape (T,) or (K, T).
@@ -210,10 +227,7 @@ class GaussianMixture(RowMixture):
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
         """Draw n independent values at each row, (n, T); rows are independent of each other."""
-        rows = np.arange(self.means.shape[1])
-        draw = rng.integers(self.means.shape[0], size=(n, rows.size))
-        noise = rng.standard_normal(draw.shape)
-        return self.means[draw, rows] + np.sqrt(self.variances[draw, rows]) * noise
+        return self._drawn(rng, n)[1]
 
     def transformed(self, shift: ArrayLike, scale: ArrayLike) -> GaussianMixture:
         """Return the mixture of scale·f + shift; both are scalars or (T,), and scale > 0."""
@@ -235,9 +249,10 @@ class GaussianMixture(RowMixture):
             raise InputError("noise_variance must not be negative")
         return GaussianMixture(self.means, self.variances + noise.reshape(len(noise), -1))
 
-    def _components(self, rows: slice) -> tuple[Array, Array]:
-        """Means and standard deviations (J, rows)."""
-        return self.means[:, rows], np.sqrt(self.variances[:, rows])
+
+def average(values: Any) -> Array:
+    """The mean over draws, along the first axis."""
+    return np.mean(values, axis=0)
 
 
 def gaussian_quantile(p: float, mu: Array, s: Array) -> Array:

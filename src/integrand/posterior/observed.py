@@ -15,11 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize.elementwise import find_root
-from scipy.special import logsumexp, ndtri
+from scipy.special import ndtri
 
 from integrand.errors import InputError
 from integrand.likelihoods import Likelihood, Numbers
-from integrand.posterior.mixture import BLOCK_ELEMENTS, Array, GaussianMixture, RowMixture, checked_levels, finite_array
+from integrand.posterior.mixture import (
+    BLOCK_ELEMENTS,
+    Array,
+    GaussianMixture,
+    RowMixture,
+    average,
+    checked_levels,
+    finite_array,
+)
 
 # Nodes of one panel of an integral or a sum: a rule with 10 is exact for polynomials of degree 19.
 PANEL_NODES = 10
@@ -106,35 +114,16 @@ class ObservedMixture(RowMixture):
             return self._each_row(y, lambda row, y: row.cdf(np.floor(y)))
         return self._over_rows(y, lambda y, *f: average(self.likelihood.marginal_cdf(y, *f)))
 
-    def log_density(self, y: ArrayLike) -> Array:
-        """Log p(y), the log of the mean over draws, at y of shape (T,) or (K, T)."""
-        log_draws = np.log(self.means.shape[0])
-        return self._over_observed(y, lambda terms: logsumexp(terms, axis=0) - log_draws)
-
-    def expected_log_density(self, y: ArrayLike) -> Array:
-        """1/J Σ_j log p_j(y), by Jensen never above `log_density`; same shapes."""
-        return self._over_observed(y, average)
-
     def quantile(self, p: ArrayLike) -> Array:
-        """Smallest q with F(q) ≥ p; a whole number for counts and classes.
-
-        Parameters
-        ----------
-        p : scalar or (P,), strictly between 0 and 1.
-
-        Returns
-        -------
-        (T,) for a scalar p, else (P, T).
-        """
+        """Smallest q with F(q) ≥ p; a whole number for counts and classes. See `RowMixture.quantile`."""
+        if not self.likelihood.discrete:
+            return super().quantile(p)
         p = checked_levels(p)
         levels, out = p.reshape(-1, 1), np.empty((p.size, self.means.shape[1]))
         if self._binary:
             out[:] = self.cdf(np.zeros(out.shape[1])) < levels
-        elif self.likelihood.discrete:
-            out[:] = self._each_row(np.broadcast_to(levels, out.shape), lambda row, p: row.quantile(p))
         else:
-            for rows in self._row_blocks():
-                out[:, rows] = continuous_quantile(self.likelihood, levels, *self._components(rows))
+            out[:] = self._each_row(np.broadcast_to(levels, out.shape), lambda row, p: row.quantile(p))
         return out[0] if p.ndim == 0 else out
 
     def crps(self, y: ArrayLike) -> Array:
@@ -151,9 +140,7 @@ class ObservedMixture(RowMixture):
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
         """Draw n independent values at each row, (n, T); rows are independent of each other."""
-        rows = np.arange(self.means.shape[1])
-        draw = rng.integers(self.means.shape[0], size=(n, rows.size))
-        f = self.means[draw, rows] + np.sqrt(self.variances[draw, rows]) * rng.standard_normal(draw.shape)
+        draw, f = self._drawn(rng, n)
         return np.asarray(self.likelihood.sample(rng, f, self.noise[draw]), float)
 
     @property
@@ -164,11 +151,17 @@ class ObservedMixture(RowMixture):
         """Means, variances (J, rows) and noise (J, 1)."""
         return self.means[:, rows], self.variances[:, rows], self.noise[:, None]
 
-    def _over_observed(self, y: ArrayLike, reduce: Callable[[Numbers], Array]) -> Array:
-        """Apply ``reduce`` to the log p_j(y) of all draws, at every y that can be an observation."""
+    def _over_draws(self, y: ArrayLike, reduce: Callable[[Numbers], Array]) -> Array:
+        """At every y that can be an observation."""
         y = finite_array(y, "y")
         self.likelihood.check_y(y)
-        return self._over_rows(y, lambda y, *f: reduce(self.likelihood.marginal_log_prob(y, *f)))
+        return super()._over_draws(y, reduce)
+
+    def _log_terms(self, y: Array, *components: Array) -> Numbers:
+        return self.likelihood.marginal_log_prob(y, *components)
+
+    def _quantiles(self, p: Array, *components: Array) -> Array:
+        return continuous_quantile(self.likelihood, p[:, None], *components)
 
     def _each_row(self, y: ArrayLike, value: Callable[[Any, Array], Array]) -> Array:
         """Apply ``value(row, y)`` to all values (K,) of a row, row by row."""
@@ -372,11 +365,6 @@ def _unit_legendre(n: int) -> tuple[Array, Array]:
 
 
 _LEGENDRE = _unit_legendre(PANEL_NODES)
-
-
-def average(values: Numbers) -> Array:
-    """The mean over draws, along the first axis."""
-    return np.mean(values, axis=0)
 
 
 def _in_blocks(function: Callable[[np.ndarray], Array], x: np.ndarray, columns: int) -> Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize.elementwise import find_root
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from integrand.data.scaling import Standardiser
 from integrand.model import Model
@@ -24,7 +24,6 @@ from integrand.posterior.mixture import (
     Array,
     GaussianMixture,
     RowMixture,
-    checked_levels,
     log_normal,
     standardised,
 )
@@ -113,33 +112,6 @@ class TransformedMixture(RowMixture):
 
         return self._over_rows(y, value)
 
-    def log_density(self, y: ArrayLike) -> Array:
-        """Log p(y), the log of the mean over draws, at y of shape (T,) or (K, T); minus infinity where y has no log."""
-        log_draws = np.log(self.means.shape[0])
-        return self._over_rows(y, lambda y, mu, s: logsumexp(self._log_terms(y, mu, s), axis=0) - log_draws)
-
-    def expected_log_density(self, y: ArrayLike) -> Array:
-        """1/J Σ_j log p_j(y), by Jensen never above `log_density`; same shapes."""
-        return self._over_rows(y, lambda y, mu, s: self._log_terms(y, mu, s).mean(axis=0))
-
-    def quantile(self, p: ArrayLike) -> Array:
-        """The q with F(q) = p.
-
-        Parameters
-        ----------
-        p : scalar or (P,), strictly between 0 and 1.
-
-        Returns
-        -------
-        (T,) for a scalar p, else (P, T).
-        """
-        p = checked_levels(p)
-        out = np.empty((p.size, self.means.shape[1]))
-        for rows in self._row_blocks():
-            for k, level in enumerate(p.ravel()):
-                out[k, rows] = self._quantile(float(level), *self._components(rows))
-        return out[0] if p.ndim == 0 else out
-
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score ∫ (F(x) - 1{y ≤ x})² dx at y of shape (T,) or (K, T)."""
         y, out = self._checked(y)
@@ -151,15 +123,9 @@ class TransformedMixture(RowMixture):
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
         """Draw n independent values at each row, (n, T); rows are independent of each other."""
-        rows = np.arange(self.means.shape[1])
-        draw = rng.integers(self.means.shape[0], size=(n, rows.size))
-        z = self.means[draw, rows] + np.sqrt(self.variances[draw, rows]) * rng.standard_normal(draw.shape)
+        draw, z = self._drawn(rng, n)
         picked = jax.tree.map(lambda a: a[draw, 0], self.transform)
         return picked.original(self.scaler.inverse_y(picked.inverse(z)))
-
-    def _components(self, rows: slice) -> tuple[Array, Array]:
-        """Means and standard deviations of z, (J, rows)."""
-        return self.means[:, rows], np.sqrt(self.variances[:, rows])
 
     def _scaled(self, y: Array) -> tuple[Array, np.ndarray]:
         """The t of each y, and which y have one; those that have none are given a zero."""
@@ -176,11 +142,14 @@ class TransformedMixture(RowMixture):
         with np.errstate(over="ignore"):
             return self.transform(t)
 
-    def _log_terms(self, y: Array, mu: Array, s: Array) -> Array:
-        """Log density of y under each draw, (J, rows)."""
+    def _log_terms(self, y: Array, *components: Array) -> Array:
+        """Minus infinity where y has no logarithm, and the transform takes one."""
         t, inside = self._scaled(y)
-        terms = log_normal(self._z(t), mu, s) + self.transform.log_slope(t)
+        terms = log_normal(self._z(t), *components) + self.transform.log_slope(t)
         return np.where(inside, terms - log_units(self.transform, self.scaler, t), -np.inf)
+
+    def _quantiles(self, p: Array, *components: Array) -> Array:
+        return np.array([self._quantile(float(level), *components) for level in p])
 
     def _quantile(self, p: float, mu: Array, s: Array) -> Array:
         """Solve F(q) = p for every column of μ and s, in asinh of the standardised target.
