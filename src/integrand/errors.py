@@ -60,6 +60,10 @@ class ConvergenceWarning(UserWarning):
     """The draws cannot be trusted yet; the message is the verdict."""
 
 
+class KnownNoiseWarning(UserWarning):
+    """The fit knew the noise of each row, and rows come without it: spreads and densities leave it out."""
+
+
 class ExtrapolationWarning(UserWarning):
     """Rows to predict lie far outside the training data, where predictions are mostly the prior."""
 

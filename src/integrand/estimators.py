@@ -66,9 +66,8 @@ class SparseGP(BaseEstimator):
 
     def _fit(self, rows: np.ndarray, y: np.ndarray, target_name: Any, noise_variance: Any = None, **model: Any) -> None:
         """Run the method on checked rows and keep its posterior."""
-        names = getattr(self, "feature_names_in_", None)
         self.posterior_ = fit(
-            self._rows(rows, y, names, noise_variance),
+            self._rows(rows, y, noise_variance),
             kernel=self.kernel,
             method=self.method,
             mean=self.mean,
@@ -81,10 +80,11 @@ class SparseGP(BaseEstimator):
             **self._settings(),
         )
         vars(self)["_category_levels"] = dict(self.posterior_.model.levels)  # words are taken after codes, too
-        self._describe(np.column_stack([rows.min(axis=0), rows.max(axis=0)]), target_name)
+        self._describe(_ranges(rows), target_name)
 
-    def _rows(self, X: np.ndarray, y: np.ndarray, names: Any, noise_variance: Any = None) -> ArrayRows:
+    def _rows(self, X: np.ndarray, y: np.ndarray, noise_variance: Any = None) -> ArrayRows:
         """Checked rows with what is known of their columns."""
+        names = getattr(self, "feature_names_in_", None)
         columns = None if names is None else list(names)
         levels = {columns[i] if columns else f"x{i}": of_column for i, of_column in self._levels.items()}
         return ArrayRows(X, y, columns, noise_variance=noise_variance, levels=levels)
@@ -272,6 +272,11 @@ def seed_of(random_state: Any) -> int:
     return int(random_state) if isinstance(random_state, Integral) else int(generator.randint(2**31 - 1))
 
 
+def _ranges(rows: np.ndarray) -> np.ndarray:
+    """Smallest and largest value of each column."""
+    return np.column_stack([rows.min(axis=0), rows.max(axis=0)])
+
+
 def _saved_settings(saved: SavedModel) -> dict[str, Any]:
     """The settings in a file. The command line notes other arguments of `fit` beside them, such as the method."""
     return {name: value for name, value in saved.settings.items() if name not in signature(fit).parameters}
@@ -450,11 +455,10 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         """
         check_is_fitted(self)
         rows, y = self._checked(X, y=y, y_numeric=True, known_only=True)
-        names = getattr(self, "feature_names_in_", None)
         if isinstance(old_rows, tuple | list) and len(old_rows) in (2, 3):
             old_X, old_y = self._checked(old_rows[0], y=old_rows[1], y_numeric=True, known_only=True)
             old_rows = (old_X, old_y, *old_rows[2:])
-        source = ArrayRows(rows, y, None if names is None else list(names), noise_variance=noise_variance)
+        source = self._rows(rows, y, noise_variance)
         how = {"strict": self.strict, "progress": self.progress, "seed": seed_of(self.random_state)}
         try:
             self.posterior_ = update(self.posterior_, source, old_rows=old_rows, **how, **self._settings())
@@ -462,7 +466,7 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             raise UnreliableWeightsError(str(error).replace("`integrand.update`", "`update`")) from None
         ranges = self.feature_ranges_
         if ranges is not None:
-            ranges = joined_ranges(ranges, np.column_stack([rows.min(axis=0), rows.max(axis=0)]))
+            ranges = joined_ranges(ranges, _ranges(rows))
         self._describe(ranges, self._target_name)
         return self
 
@@ -486,7 +490,8 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
             True for the spread of a new observation y, False for that of the function f. The mean is the same, but for
             a transformed target: there f is the median of y.
         noise_variance
-            Known variance of the noise of each new observation, in squared units of y; see `fit`.
+            Known variance of the noise of each new observation, in squared units of y; see `fit`. If the fit had one,
+            a spread of y without it is a `KnownNoiseWarning`.
 
         Returns
         -------
@@ -494,6 +499,9 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         this order. `mean` and `std` have shape (n_rows,), `quantiles` has shape (n_rows, len(quantiles)).
         """
         levels = np.atleast_1d(checked_levels([] if quantiles is None else quantiles, "quantiles"))
+        check_is_fitted(self)
+        if not return_std and quantiles is None and self.posterior_.known_noise:
+            include_noise = False  # the mean is the same
         predictive = self.predict_distribution(X, include_noise, noise_variance)
         results = [predictive.mean]
         if return_std:
@@ -538,11 +546,9 @@ class SparseGPRegressor(RegressorMixin, SparseGP):
         """
         estimator: Any = clone(self)
         rows, y = estimator._checked(X, y=y, y_numeric=True, reset=True)
-        names = getattr(estimator, "feature_names_in_", None)
-        source = estimator._rows(rows, y, names)
-        columns, likelihood = source.columns, as_likelihood(self.likelihood)
-        given = self.noise, self.mean, self.priors, likelihood
-        model = Model(self.kernel or RBF(), columns, *given, target_transform=self.target_transform)
+        source = estimator._rows(rows, y)
+        given = self.noise, self.mean, self.priors, as_likelihood(self.likelihood)
+        model = Model(self.kernel or RBF(), source.columns, *given, target_transform=self.target_transform)
         at = None if at is None else estimator._checked(at)
         return prior_predictive(model, source, at=at, n_draws=n_samples, seed=seed_of(random_state)).T
 

@@ -408,7 +408,9 @@ def check_known_noise(model: Model) -> None:
 def check_gaussian(likelihood: Likelihood) -> None:
     """A known noise variance has a meaning for Gaussian noise alone."""
     if not isinstance(likelihood, Gaussian):
-        raise InputError(f"a {likelihood.name} likelihood takes no noise_variance: leave it out, or use Gaussian noise")
+        raise InputError(
+            f"a {likelihood.name} likelihood takes no `noise_variance`: leave it out, or use Gaussian noise"
+        )
 
 
 def describe_model(model: Model) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from integrand.likelihoods import Gaussian
 from integrand.model import Model
 from integrand.posterior.conditional import exact_conditional, marginals, sparse_conditional
 from integrand.posterior.residuals import Marginals, left_out_sparse, marginals_of
+from integrand.report.tables import metrics
+from integrand.storage.model_format import upgraded
 from integrand.targets import CollapsedTarget
 
 N, TINY = 30, Jitter(1e-12)
@@ -265,6 +267,46 @@ def test_the_command_line_takes_a_column(tmp_path, monkeypatch):
     )
 
 
+def test_rows_without_their_noise_are_a_warning(tmp_path, monkeypatch):
+    X, y, v = make_rows(n=60)
+    gp = SparseGPRegressor(**SMALL, random_state=0).fit(X, y, noise_variance=v)
+    posterior = gp.posterior_
+    for ask in (
+        lambda: posterior.predict(X, include_noise=True),
+        lambda: posterior.update(X[:5], y[:5]),
+        lambda: gp.predict(X, return_std=True),
+        lambda: gp.predict(X, quantiles=[0.5]),
+        lambda: gp.log_density(X, y),
+        lambda: gp.sample_y(X),
+    ):
+        with pytest.warns(ig.KnownNoiseWarning, match="noise_variance=, a variance for each row"):
+            ask()
+    # Where noise has no part, nothing is said.
+    known = posterior.predict(X, include_noise=True, noise_variance=v)
+    np.testing.assert_array_equal(gp.predict(X), known.mean)
+    assert gp.score(X, y) > 0.0
+    posterior.predict(X, include_noise=False)
+    gp.predict(X, return_std=True, include_noise=False)
+    with pytest.raises(InputError, match="give it again, as noise_variance="):
+        posterior.loo(X, y)
+    assert "without known noise" in ig.plot(gp)[0].get_legend_handles_labels()[1][-1]
+    # A file keeps it. Those of before say it by the column of the command line.
+    gp.save(tmp_path / "m")
+    assert ig.load_model(tmp_path / "m").posterior.known_noise
+    assert not ig.fit(X, y, **SMALL).known_noise
+    for extra, told in (({"noise_column": "v"}, True), ({}, False)):
+        assert upgraded({"format": 2, "extra": extra})["known_noise"] is told
+    # The report holds predictions against the data with the noise of each row.
+    rows = []
+    monkeypatch.setattr("integrand.report.write_report", lambda path, posterior, data, **_: rows.append(data))
+    gp.report(tmp_path / "r.html", X, y, noise_variance=v)
+    nlpd = next(row["value"] for row in metrics(posterior, *rows[0]) if row["metric"] == "nlpd")
+    assert nlpd == pytest.approx(-known.log_density(y).mean())
+    for bad, words in ((v[:-1], "one number for each of the 60 rows"), (-v, "not negative")):
+        with pytest.raises(InputError, match=words):
+            gp.report(tmp_path / "r.html", X, y, noise_variance=bad)
+
+
 # ---- what is refused
 
 
@@ -283,7 +325,7 @@ def test_mistakes_are_named(tmp_path):
         ig.fit(X, y, noise=0, noise_variance=np.zeros(N))
     with pytest.raises(InputError, match=r"svgp cannot use .*sgpr-hmc"):
         ig.fit(X, y, noise_variance=v, method="svgp")
-    with pytest.raises(InputError, match="poisson likelihood takes no noise_variance"):
+    with pytest.raises(InputError, match="poisson likelihood takes no `noise_variance`"):
         ig.fit(X, np.ones(N), noise_variance=v, method="joint-hmc", likelihood="poisson")
     with pytest.raises(InputError, match="noise_column"):
         ig.fit(ArrayRows(X, y), noise_variance=v)

@@ -98,6 +98,9 @@ def test_what_cannot_be_reweighted_is_refused(sparse):
         replace(sparse, method="vi-collapsed").reweighted(X, Y)
     with pytest.raises(InputError, match="X has 2 columns"):
         sparse.reweighted(np.c_[X, X], Y)
+    for other in ((X, Y + 0.01 * np.arange(40)), (X[:-1], Y[:-1]), (np.r_[X, X[:1]], np.r_[Y, Y[:1]])):
+        with pytest.raises(InputError, match="not the rows that the posterior has seen: give all those of the fit"):
+            sparse.reweighted(*other)
 
 
 def test_leave_one_out_of_a_fit(sparse):

@@ -411,6 +411,7 @@ class FitContext:
             counts={"gradients": counter.gradients, "failures": counter.failures} | dict(counts or {}),
             notes=tuple(self.notes),
             evidence=self.evidence,
+            known_noise=problem.data.has_noise_variance,
         )
 
     def sampled(

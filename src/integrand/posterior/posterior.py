@@ -21,6 +21,7 @@ from integrand.data.sources import RowSource, as_rows
 from integrand.errors import (
     ExtrapolationWarning,
     InputError,
+    KnownNoiseWarning,
     UnknownCategoryWarning,
     UnreliableWeightsError,
     callers_level,
@@ -96,6 +97,7 @@ class Posterior:
     notes: tuple[str, ...] = ()  # what the method decided or ran into, in sentences
     evidence: tuple[float, float] | None = None  # log evidence and its standard error, where the sampler gives one
     ranges: Float[np.ndarray, "D 2"] | None = None  # smallest and largest value of each column, in the units of X
+    known_noise: bool = False  # whether the noise of each row was known, in the fit or an update
     updates: Updates | None = None  # after `update`: all draws of the fit with the new rows, and their weights
 
     def __post_init__(self):
@@ -210,13 +212,20 @@ class Posterior:
         """The mixture over draws at the rows of X: of y (`include_noise=True`) or of f (`False`).
 
         `noise_variance` is the known variance of each row's noise, in squared units of y. The model's own noise is
-        added to it. A category that the fit did not know is predicted by the prior, with an UnknownCategoryWarning;
-        under `strict` it is an InputError.
+        added to it. If the fit had one and these rows have none, y is without it, with a KnownNoiseWarning.
+
+        A category that the fit did not know is predicted by the prior, with an UnknownCategoryWarning; under `strict`
+        it is an InputError.
         """
         X = self._inputs(X, strict)
         if noise_variance is not None:
             check_known_noise(self.model)
             noise_variance = checked_variances(noise_variance, len(X)) if include_noise else None
+        elif include_noise:
+            self._warn_without_noise(
+                "spreads and densities of y have the model's own noise alone. Give noise_variance=, a variance for "
+                "each row, or ask for the function by include_noise=False"
+            )
         if X.shape[1] != self.model.n_columns:
             raise InputError(f"X has {X.shape[1]} columns, but the model was fitted to {self.model.n_columns}")
         self._warn_outside(X)
@@ -317,6 +326,11 @@ class Posterior:
         if text := outside_text(self.outside(X) > 1.0, self.model.columns):
             self.__dict__["_warned"] = True
             warnings.warn(text, ExtrapolationWarning, stacklevel=callers_level())
+
+    def _warn_without_noise(self, text: str) -> None:
+        if self.known_noise:
+            text = f"the fit knew the noise of each row, and these rows come without theirs: {text}"
+            warnings.warn(text, KnownNoiseWarning, stacklevel=callers_level())
 
     def loo(self, X: Any, y: Any, noise_variance: Any = None) -> LeaveOneOut:
         """How well the mixture predicts each row from the others, without refitting (PSIS-LOO).
@@ -421,6 +435,10 @@ class Posterior:
         if rows.noise_column is not None:
             check_known_noise(self.model)
         check_updatable(self.model, self.conditional, rows)
+        if rows.noise_column is None:
+            self._warn_without_noise(
+                "they count as if they had the model's own noise alone. Give noise_variance=, a variance for each row"
+            )
         earlier = self.updates
         before = earlier
         if before is None:
@@ -440,6 +458,7 @@ class Posterior:
             notes=(*(note for note in self.notes if not note.startswith(NOTE)), updates.note),
             evidence=None,
             ranges=None if self.ranges is None else joined_ranges(self.ranges, ranges),
+            known_noise=self.known_noise or rows.noise_column is not None,
             updates=updates,
         )
 
@@ -513,13 +532,12 @@ class Posterior:
         if y.shape != (len(X),):
             raise InputError(f"y has shape {y.shape} for {len(X)} rows of X: one number per row is needed")
         self.model.likelihood.check_y(y)
+        v = None
         if noise_variance is not None:
             check_known_noise(self.model)
-        v = (
-            None
-            if noise_variance is None
-            else self.scaler.transform_variance(checked_variances(noise_variance, len(y)))
-        )
+            v = self.scaler.transform_variance(checked_variances(noise_variance, len(y)))
+        elif self.known_noise:
+            raise InputError("the fit knew the noise of each row: give it again, as noise_variance=")
         return Dataset.of(self.scaler.transform_X(X), self.scaler.transform_y(self._base(y)), noise_variance=v)
 
     def _base(self, y: np.ndarray) -> np.ndarray:

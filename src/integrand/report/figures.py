@@ -322,7 +322,9 @@ def _dots(ax: Axes, x: np.ndarray, y: np.ndarray, most: int = 1_000) -> None:
 
 def _bands(ax: Axes, posterior: Posterior, grid: np.ndarray, at: np.ndarray) -> None:
     """Median and bands of the mean of y given f, and the lines that hold 95 % of new observations."""
-    predicted, likelihood = posterior.predict(at, include_noise=True), posterior.model.likelihood
+    own = np.zeros(len(at)) if posterior.known_noise else None  # known noise is of rows, not of a place
+    predicted = posterior.predict(at, include_noise=True, noise_variance=own)
+    likelihood = posterior.model.likelihood
     q = predicted.latent().quantile(np.array([0.025, 0.25, 0.5, 0.75, 0.975]))
     name = "f"
     if not _gaussian(posterior):
@@ -334,7 +336,12 @@ def _bands(ax: Axes, posterior: Posterior, grid: np.ndarray, at: np.ndarray) -> 
     if likelihood.largest != 1.0:  # of two classes an interval says nothing
         for bound in predicted.interval(0.95):
             ax.plot(grid, bound, color=GREY, lw=1, ls=":")
-        ax.plot([], [], color=GREY, lw=1, ls=":", label="95 % of y")
+        ax.plot([], [], color=GREY, lw=1, ls=":", label=f"95 % of y{own_noise(posterior)}")
+
+
+def own_noise(posterior: Posterior) -> str:
+    """What a place without a row leaves out of the spread of new observations."""
+    return ", without known noise" if posterior.known_noise else ""
 
 
 def coded_rows(posterior: Posterior, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

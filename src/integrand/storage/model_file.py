@@ -262,6 +262,7 @@ def _header(posterior: Posterior) -> dict[str, Any]:
         "evidence": evidence and {"log": number(evidence[0]), "error": number(evidence[1])},
         "phases": _phases(posterior),
         "verdict": None if verdict is None else _describe_verdict(verdict),
+        "known_noise": posterior.known_noise,
         "updates": updates and {"rows": updates.n_rows, "updates": updates.n_updates, "open": updates.n_open},
     }
 
@@ -331,6 +332,7 @@ def _saved_model(header: dict[str, Any], model: Model, arrays: dict[str, np.ndar
         notes=tuple(header["notes"]),
         evidence=None if evidence is None else (float(evidence["log"]), float(evidence["error"])),
         ranges=ranges,
+        known_noise=header["known_noise"],
         updates=updates,
     )
     settings = {name: float(v) if v in NOT_FINITE else v for name, v in header["settings"].items()}

@@ -88,6 +88,7 @@ HEADER: dict[Any, Any] = {
         },
     ),
     "extra": dict,
+    "known_noise": bool,  # whether the noise of each row was known
     "updates": (NoneType, {name: int for name in ("rows", "updates", "open")}),  # see `posterior.updating.Updates`
 }
 
@@ -101,6 +102,9 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         header = header | {"verdict": verdict | {"sparseness": None}}
     if "format" in header and "updates" not in header:
         header = header | {"updates": None}
+    if "format" in header and "known_noise" not in header:
+        extra = header.get("extra")  # where `integrand fit` noted the column
+        header = header | {"known_noise": isinstance(extra, dict) and extra.get("noise_column") is not None}
     return header
 
 
