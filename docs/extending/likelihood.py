@@ -2,7 +2,7 @@
 
 Densities for training are written in JAX, what predictions need in NumPy. Everything broadcasts.
 
-    fit(X, y, likelihood=Laplace(), method="joint-hmc")
+    fit(X, y, likelihood=Laplace())
 
 The decorator is all that it takes to save and load it, and to name it: `likelihood="laplace"`, or on the command line
 `--import mylikelihoods --likelihood laplace`. Import this module before you load a file that uses it. The test of this

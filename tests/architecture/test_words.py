@@ -17,7 +17,7 @@ import pytest
 from source import MODULES, ROOT
 from typer.main import get_command
 
-from integrand.cli.app import app, fit
+from integrand.cli.app import app, compare, fit, update
 from integrand.cli.commands import flag_words, parsed_settings
 from integrand.errors import InputError
 from integrand.estimators import SparseGPRegressor
@@ -209,6 +209,10 @@ def test_remedies_are_found():
     assert {"n_inducing", "max_draws", "target_accept", "likelihood", "kernel"} <= named()
 
 
+def test_a_likelihood_chooses_its_method():
+    assert [text for text in remedies() if "`likelihood=" in text and "`method=" in text] == []
+
+
 def test_every_name_is_a_parameter():
     """Of `fit`, of its settings or of the estimators."""
     assert [name for name in sorted(named()) if not is_parameter(name)] == []
@@ -238,6 +242,12 @@ def test_every_flag_exists():
 )
 def test_words_of_the_command_line(remedy, said):
     assert flag_words(fit)(remedy) == said
+
+
+def test_words_of_other_commands():
+    """An updated model was made by `fit`; `compare` has no `--set`."""
+    assert flag_words(fit, update)("`n_inducing=16`, `old_rows`") == "`--inducing 16`, `--old-rows`"
+    assert flag_words(compare)("`n_inducing=16`, `warmup`") == "`--inducing 16`, `warmup`"
 
 
 def test_settings_by_name():

@@ -56,8 +56,12 @@ class Method:
         if settings.schedule == "paper":
             self._check_paper(settings, resumable)
         if not self.any_likelihood and not isinstance(likelihood, Gaussian):
-            others = _names(method for method in METHODS.values() if method.any_likelihood)
-            raise InputError(f"{self.name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {others}")
+            first = default_method(likelihood)
+            others = _names(method for method in METHODS.values() if method.any_likelihood and method.name != first)
+            raise InputError(
+                f"{self.name} is for Gaussian noise, not for a {likelihood.name} likelihood: use {first}, which is the "
+                f"default there, or {others}"
+            )
         if settings.n_inducing == AUTO:
             self._check_auto(settings, rows)
         self._check_packages(settings, 0 if rows is None else rows.n_rows)
@@ -100,7 +104,7 @@ class Method:
             raise InputError(f"y is {low:g} in all rows, one class only: there is nothing to tell apart")
         if low == high and likelihood.standardises_y:
             where = "the one sample there is" if n == 1 else f"all {n} rows"
-            advice = " (`map` predicts it)" if isinstance(likelihood, Gaussian) else ""
+            advice = ' (`method="map"` predicts it)' if isinstance(likelihood, Gaussian) else ""
             raise InputError(f"y is {low:g} in {where}: there is no noise or signal to learn from a constant{advice}")
 
     @property

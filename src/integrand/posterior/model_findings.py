@@ -158,7 +158,7 @@ def _shape(z: np.ndarray, transform: str) -> list[Finding]:
     distance = np.abs(z - np.median(z)) / max(float(np.median(np.abs(z - np.median(z)))) / _MAD, 1e-12)
     outlying = np.flatnonzero(distance > OUTLYING)
     inside = _share(float(np.mean(np.abs(z) < _MAD)), n)
-    student = '`likelihood="student-t"` with `method="joint-hmc"`'
+    student = '`likelihood="student-t"`'
     skewness, kurtosis = l_moment_ratios(z)
     skewed = abs(skewness) > max(SKEWNESS, _quantile(1) * math.sqrt(0.1866 / n + 0.8 / n**2))
     heavy = kurtosis - _NORMAL_KURTOSIS > _quantile(1) * math.sqrt(0.0883 / n + 0.68 / n**2 + 4.9 / n**3)
