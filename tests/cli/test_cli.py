@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from integrand.cli import compare
 from integrand.cli.app import app
+from integrand.errors import InputError
 
 FAST = ["--method", "ml2", "--inducing", "8", "--quiet"]
 SAMPLE = ["--inducing", "8", "--target-ess", "20", "--max-draws", "100", "--quiet"]
@@ -91,13 +93,32 @@ def test_every_format_gives_the_same_predictions(files):
     assert printed.splitlines()[0] == "mean,sd_f,sd_y,q0.05,q0.5,q0.95"
 
 
-def test_compare_answers_in_a_sentence(files):
-    arguments = ("compare", "train.csv", "--target", "y", "--methods", "ml2,map", "--folds", "2", "--inducing", "8")
+def test_compare_answers_in_a_sentence(files, monkeypatch):
+    table().assign(name="a", v=0.01).to_csv("named.csv", index=False)
+    made = []
+    real = compare.fit
+    monkeypatch.setattr(compare, "fit", lambda rows, **how: made.append((rows, how)) or real(rows, **how))
+    arguments = ("compare", "named.csv", "--target", "y", "--methods", "ml2,map", "--folds", "2", "--inducing", "8")
+    arguments += ("--id", "name", "--noise-column", "v")
     facts = json.loads(ok(*arguments, "--json").stdout)
     assert facts["reference"] == "ml2"
     assert facts["methods"]["ml2"]["difference"] == 0.0
     assert facts["answer"].split()[0] in ("Best:", "No")
     assert facts["answer"] in ok(*arguments).stdout
+    for rows, how in made:
+        assert rows.columns == ("a", "b b")
+        assert rows.noise_variance.tolist() == [0.01] * 20
+        assert how["likelihood"] == "gaussian"
+
+
+@pytest.mark.parametrize(("flags", "method"), [(("--folds", "2"), "svgp"), (("--kernels", "rbf, linear"), "joint-hmc")])
+def test_compare_takes_a_likelihood_which_chooses_the_methods(files, monkeypatch, flags, method):
+    def first(rows, **how):
+        raise InputError(f"{how['method']} with {how['likelihood']}")
+
+    monkeypatch.setattr(compare, "fit", first)
+    result = run("compare", "train.csv", "--target", "y", "--likelihood", "student-t", *flags)
+    assert result.stderr == f"integrand: {method} with student-t\n"
 
 
 def test_strict_exits_3_and_still_writes_the_model(files):
@@ -127,6 +148,13 @@ def wrong(name: str, frame: pd.DataFrame) -> str:
     return name
 
 
+def parquet(name: str, frame: pd.DataFrame) -> str:
+    frame.to_parquet(name)
+    return name
+
+
+NOISY = ["--noise-column", "v", "--likelihood", "poisson"]
+COMPARE = ["compare", "train.csv", "--target", "y"]
 FIT = ["fit", "train.csv", "--target", "y", "--out", "m"]
 MISTAKES = {
     "no such file": (lambda: ["fit", "none.csv", "--target", "y", "--out", "m"], "no file"),
@@ -157,7 +185,7 @@ MISTAKES = {
     "unknown preset": (lambda: [*FIT, "--priors", "magic"], "magic"),
     "no inducing points": (
         lambda: [*FIT, "--inducing", "0"],
-        "n_inducing",
+        "--inducing must be",
     ),
     "negative variance": (
         lambda: ["fit", wrong("g.csv", table().assign(v=-1.0)), "--target", "y", "--noise-column", "v", "--out", "m"],
@@ -169,15 +197,42 @@ MISTAKES = {
     ),
     "negative minutes": (
         lambda: [*FIT, "--max-minutes", "-1"],
-        "max_minutes",
+        "--max-minutes must be",
     ),
     "output directory missing": (lambda: ["fit", "train.csv", "--target", "y", "--out", "no/m"], "no directory"),
     "output is a directory": (lambda: ["fit", "train.csv", "--target", "y", "--out", "."], "directory"),
     "not a run": (lambda: ["resume", "."], "."),
-    "not a model": (lambda: ["predict", "train.csv", "test.csv"], "train.csv"),
+    "not a model": (lambda: ["predict", "train.csv", "test.csv"], "train.csv is a table, not a model file: the model"),
     "no model": (lambda: ["predict", "none", "test.csv"], "none"),
     "one method": (lambda: ["compare", "train.csv", "--target", "y", "--methods", "ml2"], "two"),
     "unknown method in compare": (lambda: ["compare", "train.csv", "--target", "y", "--methods", "ml2,magic"], "magic"),
+    "output of update": (lambda: ["update", "none", "test.csv", "--out", "."], "directory"),
+    "format of a prior": (lambda: ["prior", *FIT[1:4], "--out", "p.xlsx"], "written as .csv"),
+    "words in Parquet": (
+        lambda: ["fit", parquet("w.parquet", table().assign(c="x")), *FIT[2:]],
+        "w.parquet: column 'c' is not numeric: name it in the kernel, as in --kernel",
+    ),
+    "misspelt target": (lambda: ["fit", "train.csv", "--target", "Y", "--out", "m"], "did you mean 'y'?"),
+    "misspelt feature": (lambda: [*FIT, "--features", "a,bb"], "did you mean 'b b'?"),
+    "negative noise": (lambda: [*FIT, "--noise", "-1"], "--noise must be positive"),
+    "wrong separator": (lambda: [*FIT, "--sep", ";"], "columns are separated by commas, not by ';': leave --sep out"),
+    "noise of a likelihood": (
+        lambda: ["fit", wrong("p.csv", table().assign(y=1, v=0.1)), *FIT[2:], *NOISY],
+        "takes no `--noise-column`",
+    ),
+    "method of compare that the likelihood has not": (
+        lambda: [*COMPARE, "--likelihood", "student-t", "--methods", "svgp,sgpr-hmc"],
+        "sgpr-hmc is for Gaussian noise, not for a student-t likelihood: use joint-hmc",
+    ),
+    "no leave-one-out": (
+        lambda: [*COMPARE, "--likelihood", "student-t", "--kernels", "rbf,linear", "--methods", "vi-uncollapsed"],
+        "vi-uncollapsed has no leave-one-out without refitting: use --methods joint-hmc",
+    ),
+    "noise of compare": (
+        lambda: ["compare", wrong("h.csv", table().assign(v=-1.0)), *COMPARE[2:], "--noise-column", "v"],
+        "h.csv, row 1: column 'v' is -1: a variance",
+    ),
+    "noise column twice": (lambda: [*COMPARE, "--noise-column", "y"], "the target or under another flag"),
     "one fold": (lambda: ["compare", "train.csv", "--target", "y", "--folds", "1"], "fold"),
 }
 

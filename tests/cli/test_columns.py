@@ -133,6 +133,18 @@ def test_what_separates_columns_is_seen(frame, tmp_path, sep, said):
     assert read_table(path, sep).remarks == ()
 
 
+def test_spaces_are_named_or_left_out(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a b y\n1 2 3\n4 5 6\n")
+    with pytest.raises(InputError, match=r"has one column, 'a b y': if spaces separate columns, give --sep '\\s\+'"):
+        read_table(path)
+    assert list(read_table(path, r"\s+").frame) == ["a", "b", "y"]
+    path.write_text("a, b, y\n1, 2, x\n4, 5, z\n")
+    frame = read_table(path).frame
+    assert list(frame) == ["a", "b", "y"]
+    assert frame["y"].tolist() == ["x", "z"]
+
+
 def test_one_column_has_no_separator(tmp_path):
     (tmp_path / "t.csv").write_text("y\n1\n2\n")
     assert list(read_table(tmp_path / "t.csv").frame) == ["y"]
@@ -183,7 +195,7 @@ def test_a_column_of_words_is_to_be_encoded(column):
     ids, drop = ", give --id a if it names the rows", ", or leave it out with --drop a"
     assert said(column) == "name it in the kernel, as in --kernel \"categorical('a')*rbf\"" + ids + drop
     every = "name it in every kernel, as in --kernels \"categorical('a')*rbf, categorical('a')*matern32\""
-    assert said(column, kernel_flag="--kernels") == every + drop
+    assert said(column, kernel_flag="--kernels") == every + ids + drop
     with pytest.raises(InputError, match="the model was fitted to numbers there"):
         Table(Path("t.csv"), pd.DataFrame({"a": column})).columns(["a"])
 
@@ -198,7 +210,7 @@ def test_compare_has_words_of_its_own(frame):
     assert "--drop station" in result.stderr
     frame.assign(no=np.arange(N))[["no", "station", "temp", "date", "y"]].to_csv("t.csv", index=False)
     assert "in every kernel, as in --kernels" in (said := run(*compare).stderr)
-    assert "--id" not in said
+    assert "--id is for columns that name the rows" in said
 
 
 def test_a_target_of_words_is_no_input(frame):
@@ -221,6 +233,24 @@ def test_a_file_with_one_bad_cell(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n2,3\noops,4\n5,6\n")
     with pytest.raises(InputError, match=r"'oops' in row 3"):
         read_table(tmp_path / "t.csv").split("b")
+
+
+@pytest.mark.parametrize("column", [["1,000", "2,000"], ["1 000", "12"], ["3,5", "4,25"]])
+def test_numbers_written_otherwise_are_no_categories(column):
+    assert "use a point for decimals, and nothing between thousands" in said(column)
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ("größe,y\n1,2\n".encode("latin-1"), "it is no text in UTF-8: save it as CSV in UTF-8"),
+        (b"a,y\n1,2\n2,3,4\n", "line 3 has 3 columns and the lines before it 2: mend this line"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, content, cause):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(InputError, match=f"cannot be read as a table: {cause}"):
+        read_table(tmp_path / "t.csv")
 
 
 MEND = "mend or drop such rows"

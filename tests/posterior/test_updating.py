@@ -18,7 +18,7 @@ from integrand import RBF, ArrayRows, Dataset, InputError, Jitter, MappedRows, M
 from integrand.bounds.exact import log_marginal_likelihood
 from integrand.cli.app import app
 from integrand.data.scaling import Standardiser
-from integrand.infer.base import Chains
+from integrand.infer.base import Chains, Finding
 from integrand.infer.importance import pareto_smoothed
 from integrand.likelihoods import Poisson
 from integrand.model import Model
@@ -39,6 +39,7 @@ X = rng.uniform(-3.0, 3.0, (N, 2))
 Y = 5.0 + 2.0 * (np.sin(2.0 * X[:, 0]) + 0.3 * rng.standard_normal(N))
 V = rng.uniform(0.01, 0.5, N)
 NEW = rng.uniform(-3.0, 3.0, (9, 2))
+NOT_COVERED = Finding("rows-uncovered", False, "Z misses rows.", "")
 SHORT = {"n_inducing": M, "chains": 2, "target_ess": 50, "predictive_draws": 100, "max_rounds": 1, "warmup": 40}
 
 
@@ -174,6 +175,11 @@ def test_the_verdict_and_the_notes_say_what_was_updated(fitted, updated):
     assert f"Updated with 14 rows in 2 steps: {said}" in str(verdict)
     assert sum(note.startswith("New rows: ") for note in updated.notes) == 1
     assert verdict.codes.count("updated") == 1
+    # What was said of the model is of the rows of the fit; new rows that Z misses are not.
+    assert "examined before the new rows" in verdict.model_headline
+    assert "examined" not in fitted.verdict.model_headline
+    uncovered = replace(verdict, sparseness=None, findings=(Finding("updated", False, "", ""), NOT_COVERED))
+    assert uncovered.model_headline == "Model, with 1 remark:"
     # Sample sizes are those that the weights of all updates leave, not of each after the other.
     at_once = fitted.update(X[OLD:], Y[OLD:]).verdict.convergence
     np.testing.assert_allclose(verdict.convergence.ess_bulk, at_once.ess_bulk, rtol=1e-5)
@@ -346,12 +352,17 @@ def test_the_command_line_takes_new_rows(fitted, tmp_path, monkeypatch):
     np.testing.assert_array_equal(
         saved.posterior.updates.log_weights, fitted.update(X[OLD:], Y[OLD:]).updates.log_weights
     )
+    said = run("update", "m", "new.csv", "--out", "u").stdout
+    assert said.startswith("Fitted on 76 rows, 2 columns: x0, x1; updated with 14 rows\n")
     run("report", "u", "--data", "new.csv", "--out", "r.html")
-    assert "Updated with 14 rows" in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert "Updated with 14 rows" in page
+    assert "90, 14 of them new since the fit" in page
     refused = run("update", "m", "other.csv", "--out", "w", code=2).stderr
     assert "give the earlier ones to `integrand update` as `--old-rows`" in refused
     said = run("update", "m", "other.csv", "--out", "w", "--old-rows", "old.csv").stdout
     assert said.startswith("Fitted again with all 90 rows")
+    assert "\nFitted on 90 rows, 2 columns: x0, x1\n" in said
     assert ig.load_model("w").posterior.updates is None
 
 
@@ -369,7 +380,7 @@ def test_what_cannot_be_updated_is_refused(fitted, updated):
     counts = replace(fitted, model=Model(RBF(), 2, likelihood=Poisson()))
     with pytest.raises(InputError, match="update is for Gaussian noise: with a poisson likelihood"):
         counts.update(*new)
-    with pytest.raises(InputError, match="poisson likelihood takes no noise_variance"):
+    with pytest.raises(InputError, match="poisson likelihood takes no `noise_variance`"):
         counts.update(*new, V[OLD:])
     with pytest.raises(InputError, match="closed form, such as sgpr-hmc"):
         replace(fitted, conditional=VariationalConditional(*vars(fitted.conditional).values())).update(*new)

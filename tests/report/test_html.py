@@ -163,6 +163,8 @@ def test_remarks_on_the_model_stand_apart(sampled, serious):
     assert "! Model, with 1 remark" in words
     assert serious.remedy in words
     assert content.count('class="verdict good"') == content.count('class="verdict warn"') == 1
+    subject = Subject(dataclasses.replace(sampled, verdict=remark), None, None, None, False, None, "y", None, "0")
+    assert serious.remedy.upper() in Page(_verdict(subject._replace(words=str.upper))[2]).words
 
 
 def test_an_optimised_fit_says_so(optimised):

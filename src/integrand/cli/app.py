@@ -25,6 +25,7 @@ from integrand.cli.options import (
     Likelihood,
     Mean,
     Noise,
+    NoiseColumn,
     Priors,
     Processes,
     Rank,
@@ -70,8 +71,14 @@ def _common(
 
 
 def command(function: Callable) -> Callable:
-    """A command whose mistakes of the user are one line."""
-    return app.command()(guarded(function))
+    """A command whose mistakes of the user are one line, which names its flags."""
+
+    def words(message: str) -> str:
+        from integrand.cli.commands import in_flags
+
+        return in_flags(message, function)
+
+    return app.command()(guarded(function, words))
 
 
 @command
@@ -113,9 +120,7 @@ def fit(
     run_dir: Annotated[Path | None, typer.Option(help="keep state here, for `integrand resume`")] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
-    noise_column: Annotated[
-        str | None, typer.Option(help="column with the known variance of each row's noise, in squared units of y")
-    ] = None,
+    noise_column: NoiseColumn = None,
     memory: Annotated[
         int, typer.Option(help="MB that the rows may take; a larger Parquet table is read at every pass")
     ] = 1024,
@@ -264,8 +269,8 @@ def update(
     from integrand.cli.commands import finish_update, flag_words, update_table
 
     import_modules(modules)
-    words = flag_words(update)
-    posterior, saved, n_rows = update_table(model, data, target, old_rows, sep, not as_json, words)
+    words = flag_words(fit, update)
+    posterior, saved, n_rows = update_table(model, data, target, old_rows, sep, out, not as_json, words)
     finish_update(posterior, saved, n_rows, out, as_json, words)
 
 
@@ -328,10 +333,10 @@ def report(
     modules: Import = None,
 ) -> None:
     """Write a self-contained HTML report of a fitted model."""
-    from integrand.cli.commands import write_model_report
+    from integrand.cli.commands import flag_words, write_model_report
 
     import_modules(modules)
-    write_model_report(model, data, target, out, sep)
+    write_model_report(model, data, target, out, sep, flag_words(fit, update))
     print(out)
 
 
@@ -340,8 +345,13 @@ def compare(
     data: Data,
     target: Target,
     methods: Annotated[
-        str | None, typer.Option(help="comma-separated; the first is the one to beat; default: ml2,map,sgpr-hmc")
+        str | None,
+        typer.Option(
+            help="comma-separated; the first is the one to beat; default: ml2,map,sgpr-hmc, or svgp,joint-hmc where "
+            "the likelihood needs it"
+        ),
     ] = None,
+    likelihood: Likelihood = "gaussian",
     kernels: Annotated[
         str, typer.Option(help="rank kernels by leave-one-out: 'rbf, matern32, rbf + periodic*rbf'")
     ] = "",
@@ -356,8 +366,10 @@ def compare(
     max_minutes: Annotated[float | None, typer.Option(help="minutes for each fit")] = None,
     features: Features = None,
     drop: Drop = None,
+    ids: Ids = None,
     dates: Dates = None,
     sep: Sep = None,
+    noise_column: NoiseColumn = None,
     seed: Seed = 0,
     modules: Import = None,
     as_json: AsJson = False,
@@ -366,16 +378,17 @@ def compare(
 
     Methods are cross-validated. Kernels and priors are ranked by leave-one-out, with one fit for each.
     """
-    from integrand.cli.compare import compare_models, compare_table
+    from integrand.cli.compare import ToCompare, compare_models, compare_table
 
-    columns = selection(features, drop, None, dates, sep, kernel_flag="--kernels")
-    settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "bound": bound}
-    settings |= {"target_transform": target_transform}
+    import_modules(modules)
+    columns = selection(features, drop, ids, dates, sep, kernel_flag="--kernels")
+    settings = {"n_inducing": inducing, "target_ess": target_ess, "max_minutes": max_minutes, "seed": seed}
+    model = {"bound": bound, "target_transform": target_transform}
+    table = ToCompare(data, target, columns, noise_column, likelihood, settings, model)
     if kernels or priors:
-        import_modules(modules)
-        facts, text = compare_models(data, target, kernels, priors, methods or "sgpr-hmc", seed, columns, **settings)
+        facts, text = compare_models(table, kernels, priors, methods)
     else:
-        facts, text = compare_table(data, target, methods or "ml2,map,sgpr-hmc", folds, seed, columns, **settings)
+        facts, text = compare_table(table, methods, folds)
     emit(as_json, facts, text)
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from integrand.data.processes import Processes, SingleProcess
 from integrand.data.sources import MEMORY, ArrayRows, RowSource
 from integrand.data.tables import (
     PARQUET,
+    WRITTEN,
     DateRule,
     Selection,
     TableBlock,
     block_writer,
     check_written,
     column_names,
+    leave_out,
     read_table,
     table_blocks,
 )
@@ -52,7 +54,7 @@ from integrand.units import values
 # Rows whose components for 400 draws are kept between the columns of a prediction.
 _ROWS_AT_ONCE = 10_000
 # Parameters in Python whose flags have other names, and those that have no flag.
-_PARAMETERS = {"inducing": "n_inducing"}
+_PARAMETERS = {"inducing": "n_inducing", "draws": "n_draws", "noise_column": "noise_variance"}
 _PYTHON_ONLY = {"Z", "mean", "noise"}
 # Columns that are named after a fit.
 _MOST_NAMES = 20
@@ -107,6 +109,7 @@ def show_prior(
 ) -> None:
     """Print the model in both units, and quantiles of y under the priors beside those of the data."""
     if out is not None:
+        check_written(out)
         check_output(out)
     tree, (noise, mean) = parse_kernel(given["kernel"]), (_value(given[name]) for name in ("noise", "mean"))
     rows, _ = _rows(data, target, columns, MEMORY, SingleProcess(), None, tree)
@@ -155,14 +158,34 @@ def _rows(
         raise InputError("--features, --drop, --id and --dates are for one file and one process: choose columns before")
     if several or (parquet and not columns.chooses and (processes.size > 1 or data.exists())):
         named = {key: levels for key, levels in kernel.category_levels().items() if isinstance(key, str)}
-        rows = open_rows(data, target, memory=memory, processes=processes, noise_column=noise_column, categories=named)
+        opened: dict[str, Any] = {"memory": memory, "processes": processes, "noise_column": noise_column}
+        try:
+            rows = open_rows(data, target, categories=named, **opened)
+        except InputError as error:
+            found = re.search(r"column '(.*)' is not numeric", str(error))
+            if several or found is None:
+                raise
+            raise InputError(f"{data}: {found[0]}: {leave_out(found[1])}") from None
         if several or processes.size > 1 or 8 * rows.n_rows * (rows.n_columns + 2) > memory:
             return rows, ()
+    return chosen_rows(data, target, columns, noise_column, kernel.category_levels())
+
+
+def chosen_rows(
+    data: Path,
+    target: str,
+    columns: Selection,
+    noise_column: str | None,
+    categories: Mapping[int | str, Sequence[str] | None],
+) -> tuple[ArrayRows, tuple[DateRule, ...]]:
+    """The rows of a table in memory, with their known noise, and how dates became numbers."""
     table, v = read_table(data, columns.sep), None
     if noise_column is not None:
+        if noise_column in (target, *columns.features, *columns.ids, *columns.drop):
+            raise InputError(f"--noise-column {noise_column}: this column is the target or under another flag")
         v = table.variances(noise_column)
         columns = dataclasses.replace(columns, drop=(*columns.drop, noise_column))
-    chosen = table.choose(target, columns, kernel.category_levels())
+    chosen = table.choose(target, columns, categories)
     say(chosen.remarks)
     return ArrayRows(chosen.X, chosen.y, chosen.names, noise_variance=v, levels=chosen.levels), chosen.dates
 
@@ -196,12 +219,13 @@ def _record(run_dir: Path, store: RunStore) -> dict[str, Any]:
     return record
 
 
-def flag_words(command: Callable) -> Callable[[str], str]:
-    """Put remedies into the words of the command line: `n_inducing=200` becomes `--inducing 200`.
+def flag_words(*commands: Callable) -> Callable[[str], str]:
+    """Put remedies into the words of these commands: `n_inducing=200` becomes `--inducing 200`.
 
     A setting without a flag of its own becomes `--set name=value`; what only Python has is left as it is.
     """
-    flags, settings = _flags(command), {field.name for field in dataclasses.fields(Settings)}
+    flags = {name: flag for command in commands for name, flag in flags_of(command).items()}
+    settings = {field.name for field in dataclasses.fields(Settings)} if "more" in flags else set()
 
     def flag(match: re.Match[str]) -> str:
         name, value = match["name"], match["value"]
@@ -214,7 +238,7 @@ def flag_words(command: Callable) -> Callable[[str], str]:
     return lambda remedy: re.sub(r"`(?P<name>[A-Za-z_]+)(=(?P<value>[^`]*))?`", flag, remedy)
 
 
-def _flags(command: Callable) -> dict[str, str]:
+def flags_of(command: Callable) -> dict[str, str]:
     """The flags of a command by the names of what they set in Python."""
     flags = {}
     for name, parameter in signature(command).parameters.items():
@@ -224,9 +248,15 @@ def _flags(command: Callable) -> dict[str, str]:
     return flags
 
 
+def in_flags(message: str, command: Callable) -> str:
+    """A message of the library with flags of the command in the place of parameters: `n_inducing must be ...`."""
+    name, space, rest = flag_words(command)(message).partition(" ")
+    return (flags_of(command).get(name, name) if rest.startswith("must ") else name) + space + rest
+
+
 def parsed_settings(texts: list[str] | None, command: Callable) -> dict[str, Any]:
     """Settings given as name=value; values are JSON, or else text."""
-    settings, flags = {}, _flags(command)
+    settings, flags = {}, flags_of(command)
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
@@ -264,12 +294,14 @@ def finish_fit(
 
 
 def _fitted_on(record: dict[str, Any], posterior: Posterior) -> str:
-    """A line on the rows and columns of a fit."""
+    """A line on the rows and columns of a fit, and on the rows since."""
     dates = {rule["column"]: str(DateRule(**rule)) for rule in record.get("dates", ())}
     names = [dates.get(name, name) for name in posterior.model.columns]
     shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-    rows = f"{record['n_rows']:,}".replace(",", " ")
-    return f"Fitted on {rows} rows, {counted(len(names), 'column')}: {shown}"
+    since = 0 if posterior.updates is None else posterior.updates.n_rows
+    rows = f"{record['n_rows'] - since:,}".replace(",", " ") + (" row" if record["n_rows"] - since == 1 else " rows")
+    more = f"; updated with {counted(since, 'row')}" if since else ""
+    return f"Fitted on {rows}, {counted(len(names), 'column')}: {shown}{more}"
 
 
 def fit_facts(posterior: Posterior, out: Path, words: Callable[[str], str] = str) -> dict[str, Any]:
@@ -326,7 +358,7 @@ def predict_table(
     if out is not None:
         check_written(out)
         check_output(out)
-    saved, rng = load_model(model), np.random.default_rng(seed)
+    saved, rng = _loaded(model), np.random.default_rng(seed)
     outside: list[np.ndarray] = []
     unknown: dict[str, int] = {}
     names, known = [*saved.feature_names], saved.extra.get("noise_column")
@@ -362,6 +394,13 @@ def predict_table(
     for name, count in unknown.items():
         text = f"{counted(count, 'row')} of categories that the fit did not know, in {name}: predicted by the prior"
         print(f"integrand: {text}", file=sys.stderr)
+
+
+def _loaded(model: Path) -> SavedModel:
+    """A model file; a table in its place is named."""
+    if model.is_file() and model.name.lower().endswith(WRITTEN):
+        raise InputError(f"{model} is a table, not a model file: the model comes first, as in predict MODEL {model}")
+    return load_model(model)
 
 
 def _category_levels(saved: SavedModel) -> dict[str, tuple[str, ...]]:
@@ -413,11 +452,13 @@ def update_table(
     target: str | None,
     old_rows: Path | None,
     sep: str | None,
+    out: Path,
     progress: bool,
     words: Callable[[str], str],
 ) -> tuple[Posterior, SavedModel, int]:
     """A model with the new rows of a table, what its file held, and how many rows are new."""
-    saved = load_model(model)
+    check_output(out)
+    saved = _loaded(model)
     fields = {field.name for field in dataclasses.fields(Settings)}
     settings = {name: value for name, value in saved.settings.items() if name in fields}
     X, y, v = _with_target(saved, data, target, sep)
@@ -449,6 +490,7 @@ def finish_update(
     if updates is not None:
         facts |= {"k_hat": None if updates.too_few else updates.k_hat, "effective_draws": updates.effective}
     done = f"{posterior.notes[-1]}\n" if updates is None else ""
+    done += f"{_fitted_on(extra, posterior)}\n" if "n_rows" in extra else ""
     emit(as_json, facts, f"{done}{said}\nWritten to {out}")
 
 
@@ -459,7 +501,7 @@ def _in_words(text: str, words: Callable[[str], str]) -> str:
 
 def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep: str | None) -> dict[str, float]:
     """Metrics of a model on a table with the target; `joint` adds the density of all rows together."""
-    saved = load_model(model)
+    saved = _loaded(model)
     X, y, v = _with_target(saved, data, target, sep)
     total: dict[str, float] = {}
     for i in range(0, len(y), _ROWS_AT_ONCE):  # every metric but the joint one is a mean over rows
@@ -479,20 +521,23 @@ def evaluate_table(model: Path, data: Path, target: str | None, joint: bool, sep
 
 def leave_one_out_table(model: Path, data: Path, target: str | None, sep: str | None) -> LeaveOneOut:
     """Leave-one-out of a model, from the table that it was fitted to."""
-    saved = load_model(model)
+    saved = _loaded(model)
     return saved.posterior.loo(*_with_target(saved, data, target, sep))
 
 
-def write_model_report(model: Path, data: Path | None, target: str | None, out: Path, sep: str | None) -> None:
+def write_model_report(
+    model: Path, data: Path | None, target: str | None, out: Path, sep: str | None, words: Callable[[str], str]
+) -> None:
     """The HTML report of a saved model."""
     from integrand.report import write_report
 
     check_output(out)
-    saved = load_model(model)
+    saved = _loaded(model)
     rows = None if data is None else _with_target(saved, data, target, sep)
     n_rows = (saved.extra or {}).get("n_rows")
     name = target or saved.target_name or "y"
     try:
-        write_report(out, saved.posterior, data=rows, target=name, n_rows=n_rows, settings=saved.settings)
+        how = {"n_rows": n_rows, "settings": saved.settings, "words": lambda text: _in_words(text, words)}
+        write_report(out, saved.posterior, data=rows, target=name, **how)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from error

@@ -2,20 +2,22 @@
 
 import itertools
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from integrand.cli.commands import check_logarithms
-from integrand.cli.options import say
+from integrand.cli.commands import check_logarithms, chosen_rows
 from integrand.data.sources import ArrayRows
-from integrand.data.tables import Selection, read_table
+from integrand.data.tables import NO_LEVELS, Selection
 from integrand.errors import InputError
 from integrand.kernels import parse_kernel
-from integrand.methods.fit import fit
-from integrand.methods.table import METHODS
+from integrand.likelihoods import Gaussian
+from integrand.methods.fit import Settings, as_likelihood, fit
+from integrand.methods.table import METHODS, default_method
 from integrand.posterior.leave_one_out import Comparison
+from integrand.posterior.posterior import Posterior
 from integrand.priors import DEFAULT
 
 
@@ -45,75 +47,109 @@ def k_folds(n_rows: int, folds: int, seed: int) -> tuple[Split, ...]:
     return tuple(Split(np.concatenate(parts[:i] + parts[i + 1 :]), part) for i, part in enumerate(parts))
 
 
-def compare_table(
-    data: Path, target: str, methods: str, folds: int, seed: int, columns: Selection, **settings: Any
-) -> tuple[dict[str, Any], str]:
+class ToCompare(NamedTuple):
+    """A table, how its columns are used, and what all fits share."""
+
+    data: Path
+    target: str
+    columns: Selection
+    noise_column: str | None
+    likelihood: str
+    settings: dict[str, Any]
+    model: dict[str, Any]  # bound and target_transform
+
+    def rows(self, categories: Mapping[int | str, Any] = NO_LEVELS) -> ArrayRows:
+        """All rows of the table."""
+        rows, _ = chosen_rows(self.data, self.target, self.columns, self.noise_column, categories)
+        check_logarithms(self.data, self.target, rows, self.model["target_transform"])
+        return rows
+
+    def check(self, method: str, rows: ArrayRows) -> None:
+        """Refuse before the first fit what a method cannot do."""
+        METHODS[method].check(Settings.of(self.settings), as_likelihood(self.likelihood), rows)
+
+    def fit(self, rows: ArrayRows, **how: Any) -> Posterior:
+        """One of the fits."""
+        return fit(rows, likelihood=self.likelihood, **self.settings, **self.model, **how)
+
+
+def part_of(rows: ArrayRows, index: np.ndarray) -> ArrayRows:
+    """Some of the rows."""
+    v = None if rows.noise_variance is None else rows.noise_variance[index]
+    return ArrayRows(rows.X[index], rows.y[index], rows.columns, noise_variance=v)
+
+
+def compare_table(table: ToCompare, methods: str | None, folds: int) -> tuple[dict[str, Any], str]:
     """Facts and a text: for each method the mean of -log density and of squared errors, against the first one."""
+    gaussian = isinstance(as_likelihood(table.likelihood), Gaussian)
+    methods = methods or ("ml2,map,sgpr-hmc" if gaussian else "svgp,joint-hmc")
     names = [m.strip() for m in methods.split(",") if m.strip()]
     for name in names:
         if name not in METHODS:
             raise InputError(f"there is no method {name!r}: choose from {', '.join(METHODS)}")
     if len(set(names)) < 2:
         raise InputError("give at least two different methods to compare")
-    X, y, inputs, _, remarks, _ = read_table(data, columns.sep).choose(target, columns)
-    say(remarks)
-    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
-    scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(len(y)), "se": np.empty(len(y))} for m in names}
+    rows = table.rows()
+    for name in names:
+        table.check(name, rows)
+    y, n = rows.y, rows.n_rows
+    scores: dict[str, dict[str, np.ndarray]] = {m: {"nlpd": np.empty(n), "se": np.empty(n)} for m in names}
     evidence: dict[str, list[float]] = {m: [] for m in names}
     seconds, verdicts = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
-    for k, split in enumerate(k_folds(len(y), folds, seed)):
+    for k, split in enumerate(k_folds(n, folds, table.settings["seed"])):
+        train, test = part_of(rows, split.train), part_of(rows, split.test)
         for m in names:
-            posterior = fit(ArrayRows(X[split.train], y[split.train], inputs), method=m, seed=seed, **settings)
-            predictive = posterior.predict(X[split.test], include_noise=True)
-            scores[m]["nlpd"][split.test] = -predictive.log_density(y[split.test])
-            scores[m]["se"][split.test] = (predictive.mean - y[split.test]) ** 2
+            posterior = table.fit(train, method=m)
+            predictive = posterior.predict(test.X, include_noise=True, noise_variance=test.noise_variance)
+            scores[m]["nlpd"][split.test] = -predictive.log_density(test.y)
+            scores[m]["se"][split.test] = (predictive.mean - test.y) ** 2
             seconds[m] += sum(posterior.seconds.values())
             evidence[m] += [] if posterior.evidence is None else [posterior.evidence[0]]
             verdicts[m] += posterior.verdict is not None and not posterior.verdict.ok
             print(f"fold {k + 1} of {folds}: {m} done", file=sys.stderr, flush=True)
-    rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
+    table_rows: dict[str, dict[str, Any]] = {m: paired_summary(scores[m], scores[names[0]]) for m in names}
     for m in names:
         known = len(evidence[m]) == folds
-        rows[m]["log_evidence"] = float(np.mean(evidence[m])) if known else None  # of the training rows of a fold
-        rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
-    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": rows, "answer": answer_of(names, scores)}
-    return facts, _text(names, rows, facts["answer"])
+        table_rows[m]["log_evidence"] = float(np.mean(evidence[m])) if known else None  # of the training rows of a fold
+        table_rows[m] |= {"seconds": seconds[m], "not_converged": int(verdicts[m])}
+    answered = answer_of(names, scores)
+    facts = {"folds": folds, "rows": len(y), "reference": names[0], "methods": table_rows, "answer": answered}
+    return facts, _text(names, table_rows, answered)
 
 
-def compare_models(
-    data: Path, target: str, kernels: str, priors: str, method: str, seed: int, columns: Selection, **settings: Any
-) -> tuple[dict[str, Any], str]:
+def compare_models(table: ToCompare, kernels: str, priors: str, method: str | None) -> tuple[dict[str, Any], str]:
     """Facts and a text: models with each kernel and preset of priors, ranked by leave-one-out."""
+    method = method or default_method(as_likelihood(table.likelihood))
     if method not in METHODS:
         raise InputError(f"--methods {method}: kernels and priors are compared by one method, such as sgpr-hmc")
     if not METHODS[method].draws:
-        raise InputError(f"{method} draws no hyperparameters: leave-one-out would flatter it, use --methods sgpr-hmc")
+        other = default_method(as_likelihood(table.likelihood))
+        raise InputError(f"{method} draws no hyperparameters: leave-one-out would flatter it, use --methods {other}")
+    if method == "vi-uncollapsed":
+        raise InputError(f"{method} has no leave-one-out without refitting: use --methods joint-hmc")
     trees, presets = _parts(kernels) or ["rbf"], _parts(priors) or [DEFAULT]
     names = [", ".join([k] * (len(trees) > 1) + [p] * (len(presets) > 1)) for k in trees for p in presets]
     if len(set(names)) < 2:
         raise InputError("give at least two different models, such as --kernels 'rbf, matern32'")
     parsed = [parse_kernel(tree) for tree in trees]  # a mistake is reported before anything runs
-    categories = {key: levels for tree in parsed for key, levels in tree.category_levels().items()}
-    X, y, inputs, _, remarks, levels = read_table(data, columns.sep).choose(target, columns, categories)
+    rows = table.rows({key: levels for tree in parsed for key, levels in tree.category_levels().items()})
     for text, tree in zip(trees, parsed, strict=True):
-        known = [inputs[key] if isinstance(key, int) else key for key in tree.category_levels()]
-        if missing := [name for name in levels if name not in known]:
+        known = [rows.columns[key] if isinstance(key, int) else key for key in tree.category_levels()]
+        if missing := [name for name in rows.levels if name not in known]:
             raise InputError(
                 f"--kernels: {text!r} does not name the column {missing[0]!r}, which holds categories: name it in "
                 f"every kernel, as in categorical({missing[0]!r})*rbf, or leave it out with --drop {missing[0]}"
             )
-    say(remarks)
-    check_logarithms(data, target, ArrayRows(X, y), settings.get("target_transform"))
+    table.check(method, rows)
     results, seconds, not_converged = {}, {}, {}
     for name, (kernel, preset) in zip(names, itertools.product(parsed, presets), strict=True):
-        rows = ArrayRows(X, y, inputs, levels=levels)
-        posterior = fit(rows, kernel=kernel, method=method, priors=preset, seed=seed, **settings)
-        results[name] = posterior.loo(X, y)
+        posterior = table.fit(rows, kernel=kernel, method=method, priors=preset)
+        results[name] = posterior.loo(rows.X, rows.y, rows.noise_variance)
         seconds[name] = sum(posterior.seconds.values())
         not_converged[name] = posterior.verdict is not None and not posterior.verdict.ok
         print(f"{name} done", file=sys.stderr, flush=True)
     comparison = Comparison.of(results)
-    facts = comparison.facts() | {"rows": len(y), "method": method}
+    facts = comparison.facts() | {"rows": rows.n_rows, "method": method}
     for name, row in facts["models"].items():
         row |= {"seconds": seconds[name], "not_converged": not_converged[name]}
     doubtful = [name for name in names if not_converged[name]]

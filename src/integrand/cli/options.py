@@ -53,6 +53,12 @@ Priors = Annotated[str, typer.Option(help="of what is left open: paper, scaled o
 Likelihood = Annotated[str, typer.Option(help="gaussian, student-t, bernoulli or poisson")]
 
 
+NoiseColumn = Annotated[
+    str | None,
+    typer.Option("--noise-column", help="column with the known variance of each row's noise, in squared units of y"),
+]
+
+
 Transform = Annotated[
     str | None, typer.Option(help="for a skewed target: log or box-cox (positive numbers alone), or sinh-arcsinh")
 ]
@@ -155,8 +161,11 @@ def inducing_points(text: str) -> int | str:
         raise InputError(f"--inducing must be a whole number or auto, not {text!r}") from None
 
 
-def guarded(function: Callable) -> Callable:
-    """Turn the library's errors into one line on standard error and exit code 2, or 4 for the loss of a process."""
+def guarded(function: Callable, words: Callable[[str], str] = str) -> Callable:
+    """Turn the library's errors into one line on standard error and exit code 2, or 4 for the loss of a process.
+
+    `words` puts a message into the words of the command.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +182,7 @@ def guarded(function: Callable) -> Callable:
             from integrand.cli.supervisor import leave
             from integrand.data.processes import leave_with_error
 
-            print(f"integrand: {error}", file=sys.stderr)
+            print(f"integrand: {words(str(error))}", file=sys.stderr)
             if leave_with_error(str(error)):
                 leave(2)
             raise typer.Exit(2) from None

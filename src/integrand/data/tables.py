@@ -5,6 +5,7 @@ read and written a block of rows at a time.
 """
 
 import contextlib
+import difflib
 import gzip
 import json
 import re
@@ -26,6 +27,8 @@ PARQUET = (".parquet", ".pq")
 # Names of the levels of columns that hold categories, by the names of the columns.
 Levels = Mapping[str, Sequence[str]]
 NO_LEVELS: Mapping[Any, Any] = MappingProxyType({})
+# Columns that are named where one is missing.
+_MOST_NAMES = 30
 # How tables of predictions may end, and files that people try in their place.
 WRITTEN = (".csv", ".csv.gz", *PARQUET)
 _FOREIGN = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta", ".rds", ".mat", ".h5")
@@ -37,8 +40,8 @@ _LEAVE_OUT = {
         "rows, or leave it out with --drop {name}"
     ),
     "--kernels": (
-        "name it in every kernel, as in --kernels \"categorical('{name}')*rbf, categorical('{name}')*matern32\", or "
-        "leave it out with --drop {name}"
+        "name it in every kernel, as in --kernels \"categorical('{name}')*rbf, categorical('{name}')*matern32\", give "
+        "--id {name} if it names the rows, or leave it out with --drop {name}"
     ),
     "": "the model was fitted to numbers there: write numbers",
 }
@@ -61,12 +64,21 @@ _DATE_FORMATS = (_ISO, "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
 _SLASHED = ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S")
 
 
+def leave_out(name: str, kernel_flag: str = "--kernel") -> str:
+    """What to do about a column of words, on the command line."""
+    return _LEAVE_OUT[kernel_flag].format(name=name)
+
+
 def refuse_missing(place: object, names: Sequence[str], available: Sequence[Any]) -> None:
     """All of these columns must be there."""
     missing = [name for name in names if name not in available]
     if missing:
-        has = ", ".join(map(str, available))
-        raise InputError(f"{place} has no column {', '.join(map(repr, missing))}: it has {has}")
+        names = list(map(str, available))
+        has = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        by_case = {name.lower(): name for name in names}
+        close = difflib.get_close_matches(str(missing[0]).lower(), by_case, 1)
+        hint = f" (did you mean {by_case[close[0]]!r}?)" if close else ""
+        raise InputError(f"{place} has no column {', '.join(map(repr, missing))}: it has {has}{hint}")
 
 
 def refuse_not_numeric(place: object, name: str, remedy: str = _ENCODE) -> None:
@@ -294,10 +306,9 @@ class Table:
                 remarks.append(f"{self.path}: the first column has no name and counts the rows: it is left out")
                 names = names[1:]
             elif len(names) > 1:
-                leave = "--id" if selection.kernel_flag == "--kernel" else "--drop"
                 remarks.append(
-                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give {leave} {names[0]}; it "
-                    "is an input now"
+                    f"{self.path}: column {names[0]!r} counts the rows. If it names them, give --id {names[0]}; it is "
+                    "an input now"
                 )
         both = [name for name in selection.features if name in (*selection.drop, *selection.ids)]
         if both:
@@ -325,11 +336,11 @@ class Table:
         if len(others) > 1:
             flag, several = selection.kernel_flag, selection.kernel_flag == "--kernels"
             each, more = ("every", ", ...") if several else ("the", "")
-            ids = "" if several else "; --id is for columns that name the rows"
             flags = [f"--{name} {','.join(found)}" for name, found in (("dates", dates), ("drop", text)) if found]
             raise InputError(
                 f"{self.path}: columns {', '.join(map(repr, others))} are not numeric: give {' '.join(flags)}, "
-                f"or name categories in {each} kernel, as in {flag} \"categorical('name')*rbf{more}\"{ids}"
+                f"or name categories in {each} kernel, as in {flag} \"categorical('name')*rbf{more}\"; --id is for "
+                "columns that name the rows"
             )
 
     def _counts_rows(self, name: str) -> bool:
@@ -353,7 +364,10 @@ def _remedy(name: str, column: Any, kernel_flag: str) -> str:
     strays = _strays(column)
     count, first = int(strays.sum()), int(strays.argmax())
     if _mostly(strays, column):
-        return _LEAVE_OUT[kernel_flag].format(name=name)
+        example = str(column[strays].iloc[0])
+        if column[strays].astype(str).str.fullmatch(r"\s*[+-]?\d[\d.,' ]*\s*").all():
+            return f"its numbers are written like {example!r}: use a point for decimals, and nothing between thousands"
+        return leave_out(name, kernel_flag)
     some = f"{count} of its values are no numbers" if count > 1 else "one of its values is no number"
     return f"{some}, the first {column.iloc[first]!r} in row {first + 1}: mend or drop such rows"
 
@@ -389,14 +403,16 @@ def read_table(path: Path, sep: str | None = None) -> Table:
             frame = pd.read_parquet(path)
         else:
             chosen = _separator(path) if sep is None else "\t" if sep in ("\\t", "tab") else sep
-            frame = pd.read_csv(path, sep=chosen)
+            frame = pd.read_csv(path, sep=chosen, skipinitialspace=True)
             comma = chosen == ";" and _decimal_commas(frame)
-            frame = pd.read_csv(path, sep=chosen, decimal=",") if comma else frame
+            frame = pd.read_csv(path, sep=chosen, decimal=",", skipinitialspace=True) if comma else frame
             if chosen != "," and sep is None:
                 decimals = ", decimals by commas" if comma else ""
                 remarks = (f"{path}: columns are separated by {_SEPARATORS[chosen]}{decimals}",)
     except Exception as error:  # pandas and pyarrow raise many types for a file that is not what it seems
         raise InputError(f"{path} cannot be read as a table: {_first_line(error)}") from error
+    if path.suffix not in PARQUET and len(frame.columns) == 1:
+        _refuse_one_column(path, sep, str(frame.columns[0]), frame.iloc[:, 0].dtype.kind in "iufb")
     if frame.empty:
         raise InputError(f"{path} has no rows")
     if frame.columns.duplicated().any():
@@ -412,6 +428,15 @@ def _separator(path: Path) -> str:
     counts = {s: [len(re.sub(r'"[^"]*"', "", line).split(s)) for line in lines] for s in _SEPARATORS}
     even = {s: n[0] for s, n in counts.items() if n and n[0] > 1 and len(set(n)) == 1}
     return max(even, key=lambda s: even[s], default=",")
+
+
+def _refuse_one_column(path: Path, sep: str | None, name: str, numeric: bool) -> None:
+    """What became one column may be several, with another separator."""
+    other = _separator(path)
+    if sep is not None and other in name:
+        raise InputError(f"{path}: columns are separated by {_SEPARATORS[other]}, not by {sep!r}: leave --sep out")
+    if sep is None and not numeric and len(name.split()) > 1:
+        raise InputError(f"{path} has one column, {name!r}: if spaces separate columns, give --sep '\\s+'")
 
 
 def _decimal_commas(frame: Any) -> bool:
@@ -552,6 +577,12 @@ def _open_parquet(file: Path) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text in UTF-8: save it as CSV in UTF-8, or as Parquet"
+    if ragged := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        wanted, line, found = ragged.groups()
+        return f"line {line} has {found} columns and the lines before it {wanted}: mend this line"
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

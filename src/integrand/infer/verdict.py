@@ -161,6 +161,8 @@ class Verdict:
             return ""
         n, said = len(self.on_model), "" if self.sparseness is None else str(self.sparseness)
         head = "Model" if not n else f"Model, with {n} remark{'s' if n > 1 else ''}"
+        if "updated" in self.codes and (said or any(f.code != "rows-uncovered" for f in self.on_model)):
+            head += ", examined before the new rows"
         return f"{head}: {said}." if said else f"{head}:"
 
     def text(self, words: Callable[[str], str] = str) -> str:

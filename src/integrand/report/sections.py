@@ -15,7 +15,7 @@ from integrand.likelihoods import Gaussian
 from integrand.methods.table import METHODS
 from integrand.posterior.posterior import Posterior
 from integrand.report import figures, tables
-from integrand.report.figures import coded_rows, worst_mixed
+from integrand.report.figures import coded_rows, own_noise, worst_mixed
 from integrand.report.html import bullets, definitions, document, key, paragraph, picture, section, table
 from integrand.report.style import BLUE, CHAIN_COLOURS, GREY, SKY, VERMILION, number, share_heights, shortened
 
@@ -46,6 +46,11 @@ class Subject(NamedTuple):
     target: str
     settings: Any
     version: str
+    words: Callable[[str], str] = str  # puts remedies into the words of an interface
+
+    def said(self, finding: Any) -> str:
+        """A finding with what to do about it."""
+        return f"{finding.sentence} {self.words(finding.remedy)}".rstrip()
 
 
 def _verdict(s: Subject) -> Section:
@@ -58,26 +63,22 @@ def _verdict(s: Subject) -> Section:
         ]
         remedies = ["Fit with method sgpr-hmc to integrate over the hyperparameters, and compare."]
         if verdict is not None:
-            remedies = [*map(_said, verdict.on_draws), *remedies]
+            remedies = [*map(s.said, verdict.on_draws), *remedies]
             word, kind = (word, kind) if verdict.ok else ("✕ Not to be trusted yet", "bad")
     else:
         word, kind = ("✓ Converged", "good") if verdict.ok else ("✕ Not to be trusted yet", "bad")
         if verdict.ok and verdict.on_draws:
             word, kind = "! Converged, with remarks", "warn"
-        lines, remedies = [verdict.headline.partition(": ")[2]], list(map(_said, verdict.on_draws))
+        lines, remedies = [verdict.headline.partition(": ")[2]], list(map(s.said, verdict.on_draws))
     boxes = _box(word, kind, lines, remedies)
     if verdict is not None and verdict.model_headline:
         head, _, said = verdict.model_headline.partition(":")
         mark, kind = ("! ", "warn") if verdict.on_model else ("✓ ", "good")
         said = said.strip()
-        boxes += _box(mark + head, kind, [said[:1].upper() + said[1:]] if said else [], map(_said, verdict.on_model))
+        boxes += _box(mark + head, kind, [said[:1].upper() + said[1:]] if said else [], map(s.said, verdict.on_model))
     notes = "<h3>Notes of the fit</h3>" + bullets(s.posterior.notes) if s.posterior.notes else ""
     argument = paragraph(_argument(s.posterior)) if tables.is_sampled(s.posterior) else ""
     return "verdict", "Verdict", f"{boxes}{argument}{notes}"
-
-
-def _said(finding: Any) -> str:
-    return f"{finding.sentence} {finding.remedy}".rstrip()
 
 
 def _box(word: str, kind: str, lines: Iterable[str], remedies: Iterable[str]) -> str:
@@ -114,7 +115,8 @@ def _fitted(s: Subject) -> Section:
         label = "Log evidence, a lower bound" if p.evidence_is_bound else "Log evidence"
         pairs[label] = f"{p.evidence[0]:.2f} ± {p.evidence[1]:.2g} (standardised data)"
     if s.n_rows is not None:
-        pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f")
+        since = "" if p.updates is None else f", {p.updates.n_rows} of them new since the fit"
+        pairs["Rows"] = f"{s.n_rows:,}".replace(",", "\u202f") + since
     pairs["Columns"] = f"{model.n_columns}: {escape(names)}"
     transform, target = model.target_transform, escape(s.target)
     standardised = f"log {target}" if transform is not None and transform.of_log else target
@@ -209,7 +211,7 @@ def _slices(s: Subject) -> Section:
     marks = {f"median of {name}": f"border-bottom: 3px solid {BLUE}", f"50 % of {name}": f"background: {BLUE}a0"}
     marks |= {
         f"95 % of {name}": f"background: {SKY}60",
-        "95 % of new observations": f"border-bottom: 2px dotted {GREY}",
+        f"95 % of new observations{own_noise(s.posterior)}": f"border-bottom: 2px dotted {GREY}",
     }
     where = "the data" if s.X is not None else "the inducing inputs"
     text = f"The prediction of {s.target} along one column at a time, all others at the medians of {where}; "
@@ -358,6 +360,7 @@ def report_html(
     target: str = "y",
     n_rows: int | None = None,
     settings: Any = None,
+    words: Callable[[str], str] = str,
 ) -> str:
     """The page as text.
 
@@ -376,12 +379,14 @@ def report_html(
         Number of rows that the model was fitted to, if known; by default that of `data`, unless it was held out.
     settings
         `Settings` of the fit or a mapping, for the table of settings.
+    words
+        Puts remedies, which are in the words of Python, into those of another interface.
     """
     X, y = (None, None) if data is None else coded_rows(posterior, *data[:2])
     v = None if data is None or y is None or len(data) < 3 or data[2] is None else checked_variances(data[2], len(y))
     n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
     version = getattr(sys.modules["integrand"], "__version__", "unknown")
-    subject = Subject(posterior, X, y, v, held_out, n_rows, target, settings, version)
+    subject = Subject(posterior, X, y, v, held_out, n_rows, target, settings, version, words)
     heading = title or f"Sparse Gaussian process for {target}"
     made_sections = [made for make in SECTIONS if (made := make(subject))]
     links = "".join(f'<li><a href="#{anchor}">{escape(name)}</a></li>' for anchor, name, _ in made_sections)
