@@ -312,6 +312,8 @@ def _with_advice(message: str, y: Any) -> str:
         return f"{message.splitlines()[0]} Drop these rows, or impute the values (sklearn.impute in a Pipeline)."
     if "infinity" in message:
         return f"{message} Drop these rows, or replace the values by numbers."
+    if "\narray=" in message:  # scikit-learn shows all of it
+        return f"{message.partition(':')[0]}. {message.splitlines()[-1]}"
     if "could not convert string" in message:
         return f"{message}; {_ENCODE}"
     return message

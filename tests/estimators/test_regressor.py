@@ -278,6 +278,10 @@ def test_other_columns_than_those_fitted(data, fitted):
         estimator.predict(frame[["a"]])
     with pytest.raises(ig.InputError, match="expecting 2 features"):
         fitted.predict(data[0][:, :1])
+    with pytest.raises(
+        ig.InputError, match=r"^Expected 2D array, got 1D array instead\. Reshape your data .*sample\.$"
+    ):
+        fitted.predict(data[0][:, 0])
 
 
 # ---- refusals

@@ -25,6 +25,7 @@ from integrand.likelihoods import Gaussian
 from integrand.model import Model
 from integrand.posterior.conditional import exact_conditional, marginals, sparse_conditional
 from integrand.posterior.residuals import Marginals, left_out_sparse, marginals_of
+from integrand.report import sections
 from integrand.report.tables import metrics
 from integrand.storage.model_format import upgraded
 from integrand.targets import CollapsedTarget
@@ -293,9 +294,16 @@ def test_rows_without_their_noise_are_a_warning(tmp_path, monkeypatch):
     # A file keeps it. Those of before say it by the column of the command line.
     gp.save(tmp_path / "m")
     assert ig.load_model(tmp_path / "m").posterior.known_noise
-    assert not ig.fit(X, y, **SMALL).known_noise
     for extra, told in (({"noise_column": "v"}, True), ({}, False)):
         assert upgraded({"format": 2, "extra": extra})["known_noise"] is told
+
+    def scored(s):
+        return "", "", str(metrics(s.posterior, s.X, s.y, s.noise_variance))
+
+    monkeypatch.setattr(sections, "SECTIONS", (scored, scored))
+    with pytest.warns(ig.KnownNoiseWarning) as caught:
+        sections.report_html(posterior, data=(X, y))
+    assert len(caught) == 1
     # The report holds predictions against the data with the noise of each row.
     rows = []
     monkeypatch.setattr("integrand.report.write_report", lambda path, posterior, data, **_: rows.append(data))

@@ -384,6 +384,9 @@ def report_html(
     """
     X, y = (None, None) if data is None else coded_rows(posterior, *data[:2])
     v = None if data is None or y is None or len(data) < 3 or data[2] is None else checked_variances(data[2], len(y))
+    if X is not None and v is None and posterior.known_noise:
+        posterior.predict(X[:1], include_noise=True)  # warns, once and not at every figure
+        v = np.zeros(len(X))
     n_rows = len(X) if n_rows is None and X is not None and not held_out else n_rows
     version = getattr(sys.modules["integrand"], "__version__", "unknown")
     subject = Subject(posterior, X, y, v, held_out, n_rows, target, settings, version, words)
