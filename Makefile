@@ -32,12 +32,12 @@ check: $(STAMP) ## lint, types and the fast tenth of the suite (under a minute)
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright & types=$$!; $(BIN)/python -m pytest -q -x $(QUICK) $(ARGS) && wait $$types
 
-# Tests of a folder stay with one process, which has compiled the programs that they share.
+# Tests of a file stay with one process, which has the fits that they share.
 test: $(STAMP) ## the default suite and its line coverage (minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=integrand $(if $(ARGS),,--cov-fail-under=90) $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov=integrand $(if $(ARGS),,--cov-fail-under=90) $(ARGS)
 
 test-slow: $(STAMP) ## statistical suites (tens of minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow --timeout=7200 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow --timeout=7200 $(ARGS)
 
 # Warnings are shown and not raised: old packages warn of each other.
 test-oldest: ## the default suite with the oldest versions that pyproject.toml allows, in .venv-oldest
@@ -45,7 +45,7 @@ test-oldest: ## the default suite with the oldest versions that pyproject.toml a
 	.venv-oldest/bin/python scripts/oldest.py > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 	.venv-oldest/bin/python -m pip install --quiet -e '.[all]' --group dev -c .venv-oldest/constraints.txt
-	.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup -o filterwarnings=default $(ARGS)
+	.venv-oldest/bin/python -m pytest -n 2 --dist loadfile -o filterwarnings=default $(ARGS)
 
 bench: bench-bound bench-memory bench-fit bench-predict bench-large ## all benchmarks
 

@@ -43,14 +43,14 @@ def traced_fit() -> tuple[collections.Counter[str], set[tuple[str, str]]]:
             pairs.add((str(other), name))
 
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((120, 3))
-    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(120)
+    X = rng.standard_normal((40, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(40)
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", integrand.ConvergenceWarning)
-            integrand.fit(X, y, n_inducing=10, max_draws=200, seed=0)
+            integrand.fit(X, y, n_inducing=8, max_draws=60, seed=0)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

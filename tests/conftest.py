@@ -1,6 +1,8 @@
 import functools
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,8 +23,15 @@ SHAPED = [
 jaxtyping.jaxtyped = typechecker.often_enough
 jaxtyping.install_import_hook(SHAPED, "typechecker.checked")
 
-# What a test finds must not depend on what an earlier run compiled. For processes that tests start, too.
-os.environ["INTEGRAND_CACHE"] = "off"
+# All processes of a run share the programs that they compile, in JAX's cache. What a test finds must not depend on what
+# an earlier run compiled: each run begins with an empty one.
+PROGRAMS = None
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    PROGRAMS = tempfile.mkdtemp(prefix="programs-of-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ["INTEGRAND_CACHE"] = "off"
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -69,15 +78,9 @@ def pytest_configure(config):
     module.fit = integrand.fit = shifted
 
 
-def pytest_collection_modifyitems(items):
-    """With several processes (`--dist loadgroup`) the tests of a folder go to one: they share compiled programs."""
-    for item in items:
-        folder = item.path.relative_to(ROOT).parts[1]
-        item.add_marker(pytest.mark.xdist_group(SHARE_FITS.get(folder, folder)))
-
-
-# Folders whose tests fit the same problems.
-SHARE_FITS = dict.fromkeys(("contracts", "estimators", "methods", "posterior", "report", "storage"), "fits")
+def pytest_unconfigure():
+    if PROGRAMS is not None:
+        shutil.rmtree(PROGRAMS, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +89,6 @@ def strict_float64():
     from integrand.precision import float64_scope
 
     with float64_scope(), jax.numpy_dtype_promotion("strict"):
-        yield
-
-
-@pytest.fixture(scope="session")
-def program_directory(tmp_path_factory):
-    """Programs on disk, as users have them, for processes that tests start one after the other."""
-    return tmp_path_factory.mktemp("programs")
-
-
-@pytest.fixture(scope="module")
-def cached_programs(program_directory):
-    """Processes that a module starts compile what none has compiled before, and load the rest."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("INTEGRAND_CACHE", str(program_directory))
         yield
 
 

@@ -5,9 +5,11 @@ import subprocess
 import sys
 import textwrap
 
+import jax
 import numpy as np
 import pytest
 import threadpoolctl
+from jax.experimental.compilation_cache import compilation_cache
 
 from integrand import compilation
 from integrand.data.dataset import Dataset
@@ -34,8 +36,8 @@ print(len(compiled), repr(found.log_likelihood), found.dZ.tobytes().hex())
 # --- on disk: whatever is wrong with a file costs no more than compiling
 
 
-def fresh_process(place):
-    variables = os.environ | {"INTEGRAND_CACHE": str(place)}
+def fresh_process(place, jax_cache=None):
+    variables = os.environ | {"INTEGRAND_CACHE": str(place), "JAX_COMPILATION_CACHE_DIR": str(jax_cache or "")}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=variables, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     compiled, *numbers = done.stdout.split()
@@ -44,7 +46,17 @@ def fresh_process(place):
 
 @pytest.fixture
 def target(monkeypatch):
+    """In a process where JAX's own cache is off."""
     monkeypatch.setattr(compilation, "_programs", {})
+    place = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield small_target()
+    jax.config.update("jax_compilation_cache_dir", place)
+    compilation_cache.reset_cache()
+
+
+def small_target():
     X = np.linspace(0.0, 1.0, 30)[:, None]
     return CollapsedTarget(Model(RBF(), 1), Dataset.of(X, np.sin(7.0 * X[:, 0])))
 
@@ -58,6 +70,15 @@ def test_a_new_process_compiles_nothing_and_finds_the_same(tmp_path):
     again, same = fresh_process(place)
     assert again < first
     assert same == numbers
+
+
+def test_beside_the_cache_of_jax_nothing_is_written(tmp_path):
+    """What that one gives cannot be serialised again: read once more, it would fail when it is called."""
+    _, numbers = fresh_process(tmp_path / "programs", tmp_path / "jax")
+    assert list((tmp_path / "jax").iterdir())
+    _, same = fresh_process(tmp_path / "programs", tmp_path / "jax")
+    assert same == numbers
+    assert not (tmp_path / "programs").exists()
 
 
 def test_a_file_that_is_cut_short_is_made_again(target, tmp_path, monkeypatch):
@@ -163,6 +184,7 @@ def system(monkeypatch, tmp_path):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("in_use", "cleared"), [(10, False), (50, False), (51, True), (99, True)])
 def test_half_of_the_maps(system, in_use, cleared):
     system(in_use)

@@ -108,6 +108,7 @@ def test_both_names_of_a_setting_are_refused():
         fit(X, Y, tune=3, warmup=4)
 
 
+@pytest.mark.slow
 def test_jitter_is_a_setting():
     assert fit(X, Y, jitter=integrand.Jitter(1e-6)).jitter == integrand.Jitter(1e-6)
     with pytest.raises(integrand.InputError, match="jitter must be a Jitter"):

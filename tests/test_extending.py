@@ -136,6 +136,7 @@ def test_sampler_stops_when_told():
 # ---- a method
 
 
+@pytest.mark.slow
 def test_method_is_offered_by_fit(rows, monkeypatch, tmp_path):
     skeleton("method", "integrand.methods.gpr_nuts")
     row = Method("gpr-nuts", "exact GP, θ drawn by NUTS", "gpr_nuts", "gpr_nuts", draws=True, sparse=False)

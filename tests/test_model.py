@@ -177,6 +177,7 @@ def test_prior_draws_match_the_moments_of_the_prior():
     assert abs(np.corrcoef(columns.T)[0, 1]) < 0.04  # one draw a column, not one for all
 
 
+@pytest.mark.slow
 def test_prior_draws_depend_on_the_key_alone():
     model = MODELS["rbf"]
     a, b, c = (model.sample_prior(jax.random.key(seed), 3) for seed in (1, 1, 2))

@@ -93,6 +93,7 @@ def test_importing_and_calling_leaves_every_jax_flag_as_it_was():
     assert run(FLAGS).strip() == "unchanged"
 
 
+@pytest.mark.slow
 def test_the_flags_of_a_user_with_float64_stay_too():
     code = """
 import jax

@@ -200,6 +200,7 @@ def test_pooled_density_is_finite_at_both_ends():
         assert np.all(np.isfinite(jax.grad(POOLED.log_density)(phi)))
 
 
+@pytest.mark.slow
 def test_pooled_prior_draws_of_a_scalar_are_independent():
     model = Model(RBF(lengthscale=POOLED, scale=1.0, ard=False), 3, noise=0.1)
     draws = np.asarray(model.sample_prior(jax.random.key(0), 2000)["lengthscale"])

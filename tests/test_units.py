@@ -102,7 +102,19 @@ def test_a_rescaled_prior_is_that_of_the_rescaled_variable(prior, offset):
     assert other.positive == (prior.positive and offset >= 0.0) or not isinstance(other, AffinePrior)
 
 
-@pytest.mark.parametrize("prior", [p for p in POSITIVE + SQUARED if p.family != "PooledInverseGamma"], ids=str)
+# Each family's random numbers are programs of their own.
+OFTEN = ("LogNormal", "HalfNormal", "Gamma")
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        pytest.param(p, marks=() if p.family in OFTEN else pytest.mark.slow)
+        for p in POSITIVE + SQUARED
+        if p.family != "PooledInverseGamma"
+    ],
+    ids=str,
+)
 def test_mass_is_the_share_of_draws(prior):
     draws = np.asarray(prior.rescaled(2.0).sample(jax.random.key(0), (20_000,)))
     low, high = np.quantile(draws, [0.2, 0.7])
@@ -516,6 +528,7 @@ def season(rng):
     return year, value + 0.3 * rng.standard_normal(len(year))
 
 
+@pytest.mark.slow
 def test_a_period_of_one_year_is_one_year():
     """README's kernel on a series in years finds the season, also in months that were left out."""
     year, value = season(np.random.default_rng(0))
@@ -579,6 +592,7 @@ def test_draws_from_priors_are_the_same_by_every_way():
         integrand.prior_predictive(Model(RBF(), 1, noise=100.0), X, y, n_draws=2)
 
 
+@pytest.mark.slow
 def test_counts_from_the_priors_are_counts():
     X = np.linspace(0.0, 9.0, 10)[:, None]
     model = Model(RBF(), 1, likelihood=Poisson())
@@ -635,6 +649,7 @@ def test_flags_are_in_units_of_the_data(table):
     assert (given.noise, given.mean) == (0.3, between(300, 400))
 
 
+@pytest.mark.slow
 def test_the_prior_is_printed_before_a_fit(table):
     past, out = table / "past.csv", table / "draws.csv"
     shown = run("prior", past, "--target", "co2", "--kernel", "periodic(period=80)", "--draws", 20, "--out", out)

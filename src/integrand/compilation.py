@@ -7,7 +7,9 @@ scope. Nothing is changed for the user's process afterwards.
 **Cache.** A fit in a new process loads what an earlier one has compiled. A file is named by a hash of the program as
 XLA gets it, the compiler's options, the versions of JAX and the processor, so a program that does not fit is never
 loaded. Files lie in `INTEGRAND_CACHE` (`off`: none are written or read), or else in the user's directory for caches.
-A file that is damaged or missing costs the time of compiling, never a fit.
+A file that is damaged or missing costs the time of compiling, never a fit. Where JAX's own cache is switched on
+(`JAX_COMPILATION_CACHE_DIR`), it keeps these programs too, and no files are written here: a program that came from that
+cache cannot be written again.
 
 **Freeing.** Linux allows a process a number of memory maps (65 530 by default), and every program that XLA compiles for
 the CPU takes a few. A process that fits data of many shapes, such as a long search over models, would otherwise be
@@ -172,7 +174,7 @@ def cache_directory() -> Path | None:
 
 def _read_or_compile(lowered: Any, threads: int) -> Callable:
     """The program from disk, or else compiled and written."""
-    folder = cache_directory()
+    folder = None if jax.config.jax_compilation_cache_dir else cache_directory()
     if folder is None or jax.default_backend() != "cpu" or len(jax.devices()) > 1:
         return lowered.compile()
     path = folder / (_file_name(lowered.as_text(), threads) + _SUFFIX)

@@ -214,6 +214,7 @@ def test_gradient_with_inducing_inputs_on_rows(bound):
         assert largest_error(d_gp, differences) <= 1e-6
 
 
+@pytest.mark.slow
 def test_gradient_scales_with_the_cotangent():
     X, y, Z = make_rows()
     gp, data = make_gp(KERNELS["rbf"]), Dataset.of(X, y, BLOCK)
@@ -236,6 +237,7 @@ def test_blocked_is_unblocked(bound):
         assert largest_error(blocked, gradient) <= 1e-10
 
 
+@pytest.mark.slow
 @tight_first
 def test_gradient_is_the_same_whether_A_is_kept_or_made_again(bound, monkeypatch):
     X, y, Z = make_rows()

@@ -127,6 +127,7 @@ def test_gradient_where_blocks_are_made_again(monkeypatch):
     against_differences(both, (gp, Z, v))
 
 
+@pytest.mark.slow
 def test_blocks_change_nothing():
     X, y, Z, v = make_rows(Poisson())
     gp, whole, data = make_gp(), Dataset.of(X, y), Dataset.of(X, y, BLOCK)
@@ -142,7 +143,7 @@ def test_blocks_change_nothing():
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", ["noise", "pivot", "nothing"])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c == "nothing" else ()) for c in ("noise", "pivot", "nothing")])
 def test_a_failure_is_minus_infinity_without_slope(case):
     X, y, Z, v = make_rows()
     gp, jitter, data = make_gp(), JITTER, Dataset.of(X, y, BLOCK)

@@ -84,7 +84,13 @@ def test_an_outlier_bends_nothing():
 
 @pytest.mark.parametrize(
     ("likelihood", "noise"),
-    [(Gaussian(), 0.3), (Poisson(), 0.3), (StudentT(3.0), 0.15), (StudentT(3.0), 0.3), (StudentT(3.0), 0.6)],
+    [
+        pytest.param(Gaussian(), 0.3, marks=pytest.mark.slow),
+        (Poisson(), 0.3),
+        pytest.param(StudentT(3.0), 0.15, marks=pytest.mark.slow),
+        (StudentT(3.0), 0.3),
+        pytest.param(StudentT(3.0), 0.6, marks=pytest.mark.slow),
+    ],
     ids=lambda one: getattr(one, "name", one),
 )
 def test_gradient_against_differences(likelihood, noise):

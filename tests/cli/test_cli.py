@@ -129,8 +129,7 @@ def test_strict_exits_3_and_still_writes_the_model(files):
     ok("evaluate", "m", "test.csv")
 
 
-def test_killed_and_resumed(files, program_directory, monkeypatch):
-    monkeypatch.setenv("INTEGRAND_CACHE", str(program_directory))
+def test_killed_and_resumed(files):
     command = "-m integrand.cli fit train.csv --target y --out m --run-dir run --inducing 8 --target-ess 1e9 --quiet"
     process = subprocess.Popen([sys.executable, *command.split()])
     deadline = time.monotonic() + 120
@@ -260,6 +259,7 @@ def test_a_column_the_model_needs_is_named(files):
         assert said in result.stderr
 
 
+@pytest.mark.slow
 def test_a_spent_budget_of_draws_can_be_raised(files):
     few = ["--inducing", "8", "--max-draws", "20", "--run-dir", "short", "--quiet"]
     ok("fit", "train.csv", "--target", "y", "--out", "few", *few)
@@ -270,6 +270,7 @@ def test_a_spent_budget_of_draws_can_be_raised(files):
     assert more["ess_bulk"] > first["ess_bulk"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_what_it_was_resumed_with_and_all_its_time(files):
     few = ["--inducing", "8", "--max-draws", "20", "--target-ess", "1e9", "--run-dir", "run", "--quiet", "--json"]
     first = json.loads(ok("fit", "train.csv", "--target", "y", "--out", "m", *few).stdout)

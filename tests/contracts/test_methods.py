@@ -46,6 +46,10 @@ def fit(data, **settings):
         return integrand.fit(*data, **(SHORT | settings))
 
 
+# Dear to compile or to draw; each has a file of tests of its own, and the contracts in the slow suite.
+DEAR = ("fbgp", "bsgp", "pseudo-marginal", "vi-uncollapsed", "gpr-latent")
+EACH = [pytest.param(m, marks=pytest.mark.slow if m in DEAR else ()) for m in METHODS]
+
 _fitted: dict = {}
 # With all of Z to draw, trajectories are long.
 FEWER_DRAWS = {"fbgp": {"warmup": 20, "max_draws": 20}}
@@ -58,7 +62,7 @@ def fitted(method, data):
     return _fitted[method]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EACH)
 def test_says_what_it_did(method, data):
     posterior = fitted(method, data)
     row = METHODS[method]
@@ -77,7 +81,7 @@ def test_says_what_it_did(method, data):
     assert posterior.to_arviz(*data).posterior["lengthscale"].shape[-1] == 2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EACH)
 def test_predicts_better_than_the_mean_of_y(method, data):
     X, y = data
     predictive = fitted(method, data).predict(X, include_noise=True)
@@ -90,7 +94,7 @@ def test_predicts_better_than_the_mean_of_y(method, data):
     assert np.mean(np.abs(predictive.cdf(y) - 0.5) < 0.475) > 0.7
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EACH)
 def test_a_saved_model_predicts_the_same(method, data, tmp_path):
     posterior = fitted(method, data)
     save_model(posterior, tmp_path / "model", settings=SHORT)
@@ -117,9 +121,7 @@ def test_its_report_has_figures_and_all_findings(method, data, tmp_path):
     assert ("Optimised, not sampled" in page) == (not METHODS[method].draws and "✕" not in page)
 
 
-# With many coordinates of Z, `fbgp` is dear: what other tests of it nearly cover is for the slow suite.
-DEAR_ONES_SLOW = {m: pytest.param(m, marks=pytest.mark.slow if m == "fbgp" else ()) for m in METHODS}
-BY_CHANCE = [DEAR_ONES_SLOW[m] for m in METHODS if m not in BY_LBFGS]
+BY_CHANCE = [one for one in EACH if one.values[0] not in BY_LBFGS]
 
 
 @pytest.mark.parametrize("method", BY_CHANCE)
@@ -130,7 +132,7 @@ def test_same_seed_same_result(method, data):
 
 
 # Those that keep and find on disk what another one does.
-AS_ANOTHER = ("map", "gpr-ml2", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z", "pseudo-marginal", "fbgp")
+AS_ANOTHER = ("map", "gpr-ml2", "gpr-map", "gpr-vi", "sgpr-hmc-fixed-z", *DEAR)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_bad_input_is_refused(method, data, as_users_see_it):
 
 
 # Each likelihood once; the slow suite has the rest. Counts are also what the tests of single methods are about.
-QUICK = {"joint-hmc": ("student-t",), "svgp": ("poisson",), "vi-uncollapsed": ("bernoulli",)}
+QUICK = {"joint-hmc": ("student-t",), "svgp": ("poisson",)}
 
 
 @pytest.mark.parametrize(
@@ -233,10 +235,10 @@ def drawn_by_nuts(method, data):
 
 
 def samplers():
-    """All but nested sampling, whose evidence has tests, on one target; in the slow suite all on all targets."""
+    """One of those in Python and one inside XLA on one target; in the slow suite all on all targets."""
     for method in ("sgpr-hmc-fixed-z", "gpr-hmc", "sgpr-hmc"):
         for sampler in THETA_SAMPLERS:
-            quick = method == "sgpr-hmc-fixed-z" and sampler != "nested"
+            quick = method == "sgpr-hmc-fixed-z" and sampler in ("auto", "default", "nuts", "hmc")
             yield pytest.param(method, sampler, marks=() if quick else pytest.mark.slow)
 
 

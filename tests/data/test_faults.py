@@ -16,8 +16,6 @@ from integrand.cli.app import app
 from integrand.storage.model_file import load_model
 from integrand.storage.run_directory import RunDirectory
 
-pytestmark = pytest.mark.usefixtures("cached_programs")
-
 FIT = ["--inducing", "8", "--chains", "2", "--target-ess", "1e6", "--max-draws", "100000", "--quiet"]
 
 

@@ -19,8 +19,6 @@ from integrand.kernels import RBF
 from integrand.model import Model
 from integrand.targets import CollapsedTarget
 
-pytestmark = pytest.mark.usefixtures("cached_programs")
-
 N, M = 401, 10  # 401 is prime
 FRAME = table(N)
 X, Y = FRAME[["a", "b"]].to_numpy(), FRAME["y"].to_numpy()

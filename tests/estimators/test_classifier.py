@@ -59,6 +59,7 @@ def test_probabilities(fitted, data):
     assert fitted.diagnostics_ is not None
 
 
+@pytest.mark.slow
 def test_a_saved_classifier_keeps_its_labels(fitted, data, tmp_path):
     fitted.save(tmp_path / "model")
     loaded = SparseGPClassifier.load(tmp_path / "model")
@@ -94,6 +95,7 @@ def test_more_classes_by_one_against_the_rest(data, tmp_path):
     assert SparseGPClassifier(**DRAWN).fit(X, y == "low").classes_.tolist() == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # few steps are enough for these
 def test_of_several_classes_one_is_plotted_and_reported(data, tmp_path):
     X, y = data[0][:40], np.arange(40) % 3

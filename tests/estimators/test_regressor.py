@@ -48,6 +48,10 @@ DEAR_CHECKS = {
     "check_fit2d_1feature",
     "check_fit_idempotent",
     "check_fit_check_is_fitted",
+    "check_readonly_memmap_input",
+    "check_methods_sample_order_invariance",
+    "check_estimators_nan_inf",
+    "check_fit2d_1sample",
 }
 
 
@@ -478,6 +482,7 @@ def fresh(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 def test_importing_the_estimator_loads_no_other_package():
     code = """
 import sys

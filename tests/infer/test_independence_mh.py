@@ -196,6 +196,7 @@ def test_a_proposal_that_is_fitted_to_more_draws_is_accepted_more_often():
         assert_mean(later.chains.x[:, :, i], MEAN[i], errors=5.0)
 
 
+@pytest.mark.slow
 def test_warm_up_that_is_cut_short_says_so():
     """Of its first stage, which comes from where chains were put, nothing is kept."""
     two_stages = IndependenceMH(well_accepted=2.0)

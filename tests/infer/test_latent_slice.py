@@ -73,6 +73,7 @@ def test_what_it_tells():
     np.testing.assert_allclose(chains.log_density, expected - 0.5 * N * np.log(2 * np.pi), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_depend_on_seed_and_position_alone():
     def drawn(seed, draws, parallel=2, chains=3):
         starts = np.zeros((chains, N + 1))
@@ -86,6 +87,7 @@ def test_draws_depend_on_seed_and_position_alone():
     assert not np.any(first[0] == first[1])
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_fails_somewhere_is_left_there():
     """A NaN is outside every slice: half of the line is forbidden, and never entered."""
 

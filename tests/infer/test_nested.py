@@ -153,6 +153,7 @@ def test_the_same_seed_gives_the_same_run_however_many_walk_at_once():
     assert run(seed=(4,)).log_evidence != first.log_evidence
 
 
+@pytest.mark.slow
 def test_one_at_a_time_gives_the_same_run():
     assert run(parallel=1).log_evidence == pytest.approx(run(parallel=2).log_evidence, abs=1e-6)
 

@@ -61,6 +61,7 @@ def wanted_fit(few_to_begin_with):
 # --- what they gain
 
 
+@pytest.mark.slow
 def test_the_gain_is_that_of_the_bound_and_its_spread_is_over_draws():
     problem = problem_of(rough())
     target = CollapsedTarget(problem.model, problem.data, problem.jitter)
@@ -130,7 +131,8 @@ class KilledError(SystemExit):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("method", ["save_warm_start", pytest.param("save_round", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["save_warm_start", "save_round"])
 def test_resume_after_a_kill(method, wanted_fit, tmp_path, monkeypatch):
     save = getattr(RunStore, method)
 

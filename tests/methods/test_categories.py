@@ -236,6 +236,7 @@ def test_unknown_categories_are_predicted_by_the_prior(fitted):
             posterior.predict([[1.0, wrong]], include_noise=False)
 
 
+@pytest.mark.slow
 def test_the_report_and_loo_take_tables(fitted, tmp_path):
     posterior, _ = fitted
     frame, y = table()
@@ -262,6 +263,7 @@ def test_optimisers_leave_codes_where_they_are(optimiser):
 # ---- rows from elsewhere
 
 
+@pytest.mark.slow
 def test_all_sources_of_rows_give_one_model(tmp_path):
     frame, y = table()
     X, kernel = codes(frame), Categorical("station", rank=1) * RBF()
@@ -483,6 +485,7 @@ def test_rows_without_names_of_columns_and_Z_of_words_are_taken_or_refused_in_wo
         FitSpec.of("ml2", model, rows, Settings(), [["soon", "A"]])
 
 
+@pytest.mark.slow
 def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
     """A line through the means of the columns has no variance there; one deviation beside them it has."""
     frame, y = table(40)
@@ -495,6 +498,7 @@ def test_correlations_of_levels_are_numbers_where_f_is_zero_at_the_means():
     np.testing.assert_allclose(correlations[0, 0], B / np.outer(sd, sd), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_arrays_of_numbers_are_refused_where_levels_are_other_numbers():
     frame, y = table(40)
     numbers = frame.assign(station=frame["station"].map({"A": 1, "B": 2, "C": 7}))

@@ -64,6 +64,7 @@ def test_with_many_rows_the_gain_is_that_of_the_compiled_bound(posterior, monkey
     assert other.fresh_gain == pytest.approx(s.fresh_gain, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_are_looked_at_in_runs(posterior, monkeypatch):
     monkeypatch.setattr(examine, "_EXACT_ROWS", 10)
     monkeypatch.setattr(examine, "_SOME_ROWS", 20)

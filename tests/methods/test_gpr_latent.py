@@ -216,6 +216,7 @@ def check_refusals(method):
         fit(method=method, sampler="slice")
 
 
+@pytest.mark.slow
 def test_a_second_fit_compiles_nothing():
     check_compiles_once(METHOD)
 

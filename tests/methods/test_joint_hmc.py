@@ -399,6 +399,7 @@ def test_target_in_its_forms(data):
             assert prior + total == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood", [Gaussian(), pytest.param(Poisson(), marks=pytest.mark.slow)], ids=["gaussian", "poisson"]
 )
@@ -417,6 +418,7 @@ def test_the_evidence_that_is_told(data, likelihood):
         assert log_evidence(JointTarget(model, rows, jitter), phi, inputs) == pytest.approx(whole, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_factored_loses(data, monkeypatch):
     inputs, y = data
     model, rows = Model(RBF(), 2, likelihood=Poisson()), Dataset.of(inputs, np.round(np.exp(y)), 20)

@@ -13,8 +13,6 @@ import pytest
 import integrand
 from integrand.storage.run_directory import RunDirectory
 
-pytestmark = pytest.mark.usefixtures("cached_programs")
-
 FIT = """
 import sys, numpy as np, integrand
 from integrand.methods import sampling

@@ -151,6 +151,7 @@ def test_leave_one_out_residuals_know_the_noise():
         np.testing.assert_allclose(left_out.variances[0, i], wanted, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sources_give_the_same_rows(tmp_path):
     """Arrays, memory maps and Parquet; in memory, and streamed."""
     X, y, v = make_rows(n=500)
@@ -194,6 +195,7 @@ def test_it_predicts_better_than_one_noise_for_all_rows():
     assert gain.mean() > 2.0 * gain.std(ddof=1) / np.sqrt(len(gain))
 
 
+@pytest.mark.slow
 def test_the_units_are_those_of_y_squared():
     X, y, v = make_rows(n=60)
     plain = ig.fit(X, y, noise_variance=v, **SMALL).predict(X[:5], include_noise=True, noise_variance=v[:5])

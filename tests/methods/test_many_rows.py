@@ -159,6 +159,7 @@ def test_rounds_end_where_all_rows_disagree_with_the_draws(monkeypatch):
     assert any("Z was left alone" in note for note in p.notes)
 
 
+@pytest.mark.slow
 def test_it_takes_far_fewer_gradients_of_all_rows(cold, warm):
     assert cold.counts["gradients"] > 300
     assert cold.counts["values"] > cold.counts["gradients"]  # by independence MH
@@ -244,6 +245,7 @@ def test_no_time_at_all_leaves_a_point_near_the_mode():
     assert here > medians + 100.0
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_resumed_run_keeps_what_it_had(tmp_path, monkeypatch):
     before = fit(**(FIXED | {"max_draws": 10}), **SUBSAMPLED, run_dir=tmp_path / "run")
     monkeypatch.setattr("integrand.infer.delayed_acceptance.expansion_around", interrupts)
@@ -403,6 +405,7 @@ def test_a_subsample_is_for_fits_that_ask_for_nothing_else(asked):
     assert not Problem(model, data, scaler, Settings(**(few | asked)), subsample=sample).use_subsample
 
 
+@pytest.mark.slow
 def test_arrays_that_no_file_keeps_are_given_again(tmp_path):
     """A run knows how many rows it was begun with, and where to find them only if they are on disk."""
     rows, settings = MappedRows(X[:300], Y[:300]), SOME | {"method": "sgpr-hmc-fixed-z", "Z": X[:M], "max_draws": 5}

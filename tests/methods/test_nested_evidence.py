@@ -78,6 +78,7 @@ def test_draws_of_chains_are_not_replaced_by_nested_ones(tmp_path):
     assert (tmp_path / "run" / "draws_000.npz").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_time_that_is_up_is_told(monkeypatch):
     up = iter([False, True])  # there was time when nested sampling began
     monkeypatch.setattr(FitContext, "over_time", property(lambda self: next(up)))
@@ -86,6 +87,7 @@ def test_time_that_is_up_is_told(monkeypatch):
     assert not posterior.verdict.ok
 
 
+@pytest.mark.slow
 def test_without_time_for_nested_draws_those_of_the_last_round_are_given(monkeypatch):
     monkeypatch.setattr(FitContext, "over_time", property(lambda self: self.clock._phase == "final"))
     posterior = fit("sgpr-hmc", Z=X, round_draws=20, chains=2, max_rounds=1)

@@ -32,6 +32,7 @@ def draws(request):
     return np.stack([theta["lengthscale"][..., 0], theta["scale"], theta["noise"] ** 2], axis=-1)
 
 
+@pytest.mark.slow
 def test_means_and_sds_agree_with_quadrature(draws):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -193,6 +193,7 @@ def test_ctrl_c_while_scouting_keeps_the_draws(method, data, tmp_path, monkeypat
     np.testing.assert_array_equal(more.chains.x[:, : drawn.n_draws], drawn.x)
 
 
+@pytest.mark.slow
 def test_other_samplers_do_not_scout(data, tmp_path):
     posterior = fitted(data, method="gpr-hmc", sampler="hmc", run_dir=tmp_path / "run")
     assert posterior.chains.n_draws == 40

@@ -241,6 +241,7 @@ def test_a_budget_of_time_ends_it(data):
     assert np.all(np.isfinite(posterior.predict(data[0], include_noise=True).mean))
 
 
+@pytest.mark.slow
 def test_rounds_leave_time_for_final_chains(data, monkeypatch):
     drawn, draw = [], Rounds.draw
 
@@ -399,7 +400,7 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", ["warm start", pytest.param("first round", marks=pytest.mark.slow), "final draws"])
+@pytest.mark.parametrize("stage", [pytest.param(s, marks=() if s == "final draws" else pytest.mark.slow) for s in STAGES])
 def test_resume_after_a_kill(stage, data, tmp_path, monkeypatch):
     method, files, max_draws = STAGES[stage]
     run_dir = tmp_path / "run"
@@ -454,6 +455,7 @@ def test_resume_can_ask_for_more(data, tmp_path):
     assert resumed(run_dir).chains.n_draws == 60  # the lock was given back
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused(data, tmp_path):
     run_dir = tmp_path / "run"
     refused = []

@@ -44,6 +44,7 @@ def run(tmp_path_factory):
     return fit(bound="tight", run_dir=folder), folder
 
 
+@pytest.mark.slow
 def test_draws_are_from_the_tight_bound(run):
     posterior, _ = run
     assert posterior.model.bound == "tight"

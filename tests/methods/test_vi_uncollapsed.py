@@ -108,6 +108,7 @@ def test_the_same_seed_gives_the_same(data, fitted):
     assert other.history[-1].bound == pytest.approx(fitted.history[-1].bound, abs=1.0)
 
 
+@pytest.mark.slow
 def test_a_few_steps_are_not_enough(plane):
     with pytest.warns(ConvergenceWarning, match="still rose"):
         posterior = fit(plane, steps=500, learning_rate=0.001)

@@ -38,6 +38,7 @@ def subsample():
 # --- rows that stand for others
 
 
+@pytest.mark.slow
 def test_a_subsample_that_stands_for_copies_of_itself_has_their_bound():
     few = Dataset.of(X[:n], Y[:n]).representing(N)
     many = Dataset.of(np.tile(X[:n], (N // n, 1)), np.tile(Y[:n], N // n))

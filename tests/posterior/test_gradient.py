@@ -110,6 +110,7 @@ def test_an_rbf_in_closed_form():
         np.testing.assert_allclose(found.variances[0, :, d], variance * unit**2, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_draws_of_functions_have_these_slopes():
     model, conditional = made(Matern52(), False)
     conditional = conditional.subset(slice(0, 1))

@@ -76,6 +76,7 @@ def test_all_groups_hold_the_same_draws(fitted, data):
     np.testing.assert_allclose(noise.ravel() ** 2, predicts, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_model_file_with_fewer_draws_is_one_chain(fitted, rows, tmp_path):
     save_model(fitted, tmp_path / "model", max_bytes=7 * 4 * 60 * 61)
     data = load_model(tmp_path / "model").posterior.to_arviz(*rows)

@@ -103,6 +103,7 @@ def test_other_units_of_the_data_change_nothing_else(data):
     np.testing.assert_allclose(moved.sd, 1e-3 * here.sd, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_units_of_shared_and_other_fields(data):
     kernel = RBF(ard=False).named("a") + Linear(ard=True).named("b") + Periodic(active=(0,)).named("c")
     fitted = integrand.fit(*data, kernel, method="map", n_inducing=4, steps=2)

@@ -72,6 +72,7 @@ def test_predictions_may_be_exact(sparse):
     np.testing.assert_allclose(sd, by_hmc.sd, rtol=0.35)
 
 
+@pytest.mark.slow
 def test_exact_predictions_can_be_saved(sparse, tmp_path):
     exact = sparse.reweighted(X, Y, exact_predictions=True)
     integrand.save_model(exact, tmp_path / "m")
@@ -103,6 +104,7 @@ def test_what_cannot_be_reweighted_is_refused(sparse):
             sparse.reweighted(*other)
 
 
+@pytest.mark.slow
 def test_leave_one_out_of_a_fit(sparse):
     loo = sparse.loo(X, Y)
     assert loo.n_rows == 40

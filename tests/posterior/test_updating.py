@@ -259,6 +259,7 @@ def test_a_file_whose_weights_make_no_sense_is_refused(updated, tmp_path, change
 # ---- a new fit
 
 
+@pytest.mark.slow
 def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
     run = tmp_path / "run"
     first = fit(X[:OLD], Y[:OLD], run_dir=run)
@@ -283,6 +284,7 @@ def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
         ig.update(later, X[OLD:], noisy, old_rows=run)
 
 
+@pytest.mark.slow
 def test_a_new_fit_after_exact_predictions_has_as_many_inducing_points(fitted, monkeypatch):
     monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
     exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=True)
@@ -295,6 +297,7 @@ def test_a_new_fit_after_exact_predictions_has_as_many_inducing_points(fitted, m
     assert "Z started from given." in again.notes
 
 
+@pytest.mark.slow
 def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
     far = X[OLD:] + 12.0
     missed = fitted.update(far, Y[OLD:], strict=False)
@@ -310,6 +313,7 @@ def test_rows_that_the_inducing_points_miss_ask_for_others(fitted):
 # ---- interfaces
 
 
+@pytest.mark.slow
 def test_estimators_take_new_rows(fitted, tmp_path):
     frame = pd.DataFrame(X, columns=["a", "b"])
     gp = ig.SparseGPRegressor(n_inducing=M, chains=2, target_ess=50, settings={"predictive_draws": 100}, random_state=0)

@@ -123,6 +123,7 @@ def test_relevance_is_sorted_and_needs_a_lengthscale_for_each_column(sampled, ro
     assert tables.hyperparameters(same)[0]["unit"] == "standardised"
 
 
+@pytest.mark.slow
 def test_many_hyperparameters_and_a_composite_kernel():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 12)), rng.standard_normal(40)

@@ -547,6 +547,7 @@ def test_any_failing_step_is_a_sentence(run, tmp_path, monkeypatch, function, nu
         RunDirectory.create(tmp_path / "second", {}).close()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_real(run, tmp_path):
     resource = pytest.importorskip("resource")
     if not hasattr(resource, "RLIMIT_FSIZE"):
