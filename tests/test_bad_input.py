@@ -164,6 +164,7 @@ def test_finite_answer_without_priors(case):
     finite_answers(cheap(method="ml2"), *FINITE[case])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT)
 @pytest.mark.parametrize(
     "case",
@@ -360,7 +361,10 @@ class PressCtrlC:
         pass
 
 
-@pytest.mark.parametrize(("keep", "advice"), [(False, "Fit again; with a run directory"), (True, "Resume the run")])
+@pytest.mark.parametrize(
+    ("keep", "advice"),
+    [pytest.param(False, "Fit again; with a run directory", marks=pytest.mark.slow), (True, "Resume the run")],
+)
 def test_only_a_fit_with_a_run_directory_can_be_resumed(keep, advice, tmp_path):
     settings = {"n_inducing": M, "chains": 2, "max_draws": 30, "target_ess": 1e9, "warm_steps": 30, "max_rounds": 1}
     run_dir = tmp_path / "run" if keep else None

@@ -73,7 +73,9 @@ OLD = {
 }
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("seen", "tune") else pytest.mark.slow) for n in OLD]
+)
 def test_an_old_argument_works_and_says_what_to_write(name):
     old, new = OLD[name]
     with pytest.warns(DeprecationWarning, match=f"^{name}= is") as caught:

@@ -131,6 +131,7 @@ def test_families_without_a_form_of_their_own_can_be_written_and_read():
     assert restore_model(json.loads(json.dumps(describe_model(model)))) == model
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict_float64")
 def test_column_priors_are_their_entries():
     pooled = PooledInverseGamma(2, 2, 0.4)
@@ -541,6 +542,7 @@ def test_a_period_of_one_year_is_one_year():
     assert np.sqrt(np.mean(error**2)) < 0.5
 
 
+@pytest.mark.slow
 def test_a_doubt_is_a_warning_a_note_and_kept_for_a_resumed_run(tmp_path):
     year, value = season(np.random.default_rng(0))
     with pytest.warns(PriorWarning, match=r"period is 80, but 'year' has a range of 29\.9"):
@@ -575,6 +577,7 @@ def test_draws_from_fixed_numbers_have_their_moments():
     np.testing.assert_allclose(np.cov(draws.T), covariance + np.eye(3), atol=5 * 10.0 * np.sqrt(2.0 / n))
 
 
+@pytest.mark.slow
 def test_draws_from_priors_are_the_same_by_every_way():
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 50.0, (40, 1))

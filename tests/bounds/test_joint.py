@@ -143,7 +143,9 @@ def test_blocks_change_nothing():
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c == "nothing" else ()) for c in ("noise", "pivot", "nothing")])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow if c == "nothing" else ()) for c in ("noise", "pivot", "nothing")]
+)
 def test_a_failure_is_minus_infinity_without_slope(case):
     X, y, Z, v = make_rows()
     gp, jitter, data = make_gp(), JITTER, Dataset.of(X, y, BLOCK)
@@ -185,6 +187,7 @@ def test_centred_gaussian_density_is_the_collapsed_bound_and_a_standard_normal()
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "likelihood", [pytest.param(StudentT(), marks=pytest.mark.slow), Poisson()], ids=lambda likelihood: likelihood.name
 )

@@ -114,6 +114,7 @@ def test_with_the_best_q_it_is_the_collapsed_bound(name):
         assert slopes(Gaussian(), gp, Z, other, data)[0] < value
 
 
+@pytest.mark.slow
 def test_blocks_agree():
     gp, Z, q, X, y, _ = make_case(likelihood=Poisson())
     first, *others = [slopes(Poisson(), gp, Z, q, Dataset.of(X, y, rows)) for rows in (1, 8, N)]

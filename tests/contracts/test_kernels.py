@@ -300,6 +300,7 @@ def test_the_skeleton_fits_and_is_saved_and_loaded(rows, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_an_unregistered_kernel_is_refused_before_anything_is_written(rows, tmp_path):
     options = {"method": "map", "n_inducing": 5, "steps": 5}
     advice = r"the kernel Unregistered is not registered.*@integrand\.register_kernel"

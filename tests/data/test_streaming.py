@@ -84,6 +84,7 @@ def test_memory_mapped_arrays_do_too(mapped, in_memory, monkeypatch):
     assert value == pytest.approx(float(in_memory[3]), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_parts_are_filled_up_to_the_longest(parquet, monkeypatch):
     """A process with fewer rows than another has as many chunks, and what fills them weighs nothing."""
     part = parquet.among(agreeing(1, 3))

@@ -407,6 +407,7 @@ def test_log_density(data, sampled):
         sampled.log_density(X, y[:-1])
 
 
+@pytest.mark.slow
 def test_warning_and_strict_mode(data):
     with pytest.warns(ig.ConvergenceWarning) as caught:
         clone(SAMPLED).set_params(n_inducing=8, target_ess=1000, max_draws=8).fit(*data)

@@ -116,6 +116,7 @@ def test_predictions_are_those_by_hand():
     assert variance[0, 2] == pytest.approx(1.3**2 * np.mean(np.diagonal(W @ W.T) + KAPPA), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict_float64")
 def test_the_gradient_leaves_codes_alone_and_is_right_beside_them():
     frame, y = table(20)
@@ -281,6 +282,7 @@ def test_all_sources_of_rows_give_one_model(tmp_path):
     np.testing.assert_array_equal(again.read(0, 60)[:, 1], X[:, 1])
 
 
+@pytest.mark.slow
 def test_estimators_take_tables_of_words():
     frame, y = table()
     kernel = Categorical("station", rank=1) * RBF()
@@ -421,6 +423,7 @@ def test_codes_are_checked_in_all_rows_and_not_in_a_subsample(value, levels):
                 FitSpec.of("ml2", Model(kernel, 2), rows, settings)
 
 
+@pytest.mark.slow
 def test_update_refuses_rows_whose_codes_are_of_other_levels(fitted):
     posterior, _ = fitted
     frame, y = table(6, seed=1)

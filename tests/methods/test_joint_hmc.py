@@ -333,7 +333,7 @@ def test_sghmc_on_some_rows_is_not_gone_on_with_by_others(data, tmp_path, monkey
 
 def test_mistakes(data, as_users_see_it):
     inputs, y = data
-    with pytest.raises(InputError, match=r"constant \(`map`"):
+    with pytest.raises(InputError, match=r"constant \(`method=.map.`"):
         integrand.fit(inputs, np.ones(40), method="joint-hmc")
     with pytest.raises(InputError, match=r"constant$"):
         integrand.fit(inputs, np.ones(40), method="joint-hmc", likelihood="student-t")

@@ -211,6 +211,7 @@ def test_the_units_are_those_of_y_squared():
     np.testing.assert_allclose(rows.std(axis=0), scaled.sd, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_noise(tmp_path):
     X, y, v = make_rows(n=60)
     settings = {"n_inducing": 8, "chains": 2, "target_ess": 10, "warm_steps": 20, "max_rounds": 1, "warmup": 20}

@@ -179,6 +179,7 @@ def test_it_says_what_it_did(warm, cold):
     assert "all rows" not in " ".join(cold.notes)
 
 
+@pytest.mark.slow
 def test_draws_have_the_density_of_all_rows(warm):
     """What is recorded beside a draw is its log density by all rows, not by the subsample."""
     data = Dataset.of(warm.scaler.transform_X(X), warm.scaler.transform_y(Y))
@@ -270,6 +271,7 @@ def test_a_run_of_an_earlier_version_kept_no_mode():
     assert target.evaluate(centre, Z).log_density > climbed.value - 1.0
 
 
+@pytest.mark.slow
 def test_same_seed_same_draws(warm):
     np.testing.assert_array_equal(fit(**(FIXED | {"max_draws": 15}), **SUBSAMPLED).chains.x, warm.chains.x[:, :15])
 

@@ -208,6 +208,7 @@ def test_rounds_leave_warped_coordinates_on_disk(data, tmp_path):
     assert coordinates_of_each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_scouting_draws_stand_in_where_the_final_chains_never_got_to_one(method, data, tmp_path):
     posterior = fitted(data, method=method, run_dir=tmp_path / "run", progress=Interrupts("final draws", 0))

@@ -400,7 +400,9 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", [pytest.param(s, marks=() if s == "final draws" else pytest.mark.slow) for s in STAGES])
+@pytest.mark.parametrize(
+    "stage", [pytest.param(s, marks=() if s == "final draws" else pytest.mark.slow) for s in STAGES]
+)
 def test_resume_after_a_kill(stage, data, tmp_path, monkeypatch):
     method, files, max_draws = STAGES[stage]
     run_dir = tmp_path / "run"

@@ -165,6 +165,7 @@ def test_the_logarithm_is_a_fit_to_the_logarithm():
     assert np.all(np.isneginf(one.joint_log_density(-y[:5])))
 
 
+@pytest.mark.slow
 def test_the_units_are_those_of_y():
     X, y = make_rows()
     large = ig.fit(X, 100.0 * y, target_transform="box-cox", **SMALL)
@@ -299,6 +300,7 @@ def test_the_estimator_keeps_it(tmp_path):
     assert gp.prior_predictive(X, y, n_samples=2).shape == (len(X), 2)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_it(tmp_path):
     X, y = make_rows()
     table, model = tmp_path / "t.csv", tmp_path / "model"

@@ -138,6 +138,7 @@ def test_interrupted(plane):
     assert np.all(np.isfinite(posterior.predict(plane[0], include_noise=True).mean))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::integrand.ConvergenceWarning")  # of few steps
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(plane, tmp_path):
     whole = fit(plane, steps=300)

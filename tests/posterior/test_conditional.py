@@ -125,6 +125,7 @@ def test_some_of_the_draws(case):
     assert type(second) is type(conditional)
 
 
+@pytest.mark.slow
 def test_inputs_may_differ_between_draws(case):
     Z = np.stack([case.X[:6] + 0.1, case.X[6:12]])
     target = CollapsedTarget(case.model, case.data)

@@ -124,6 +124,7 @@ def test_draws_of_functions_have_these_slopes():
     np.testing.assert_allclose(slopes.std(axis=0), found.sd[:, 0], rtol=0.05)
 
 
+@pytest.mark.slow
 def test_the_mixture_has_means_quantiles_and_intervals():
     model, conditional = made(RBF(), False)
     found = gradient(model, conditional)

@@ -97,6 +97,7 @@ def test_the_density_integrates_to_one(case):
     np.testing.assert_allclose(total, 1.0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_blocks_do_not_matter(case):
     y = np.linspace(60.0, 140.0, 150)
     whole, blocked = predictive(case, scaler=SCALER), predictive(case, scaler=SCALER, memory=1)

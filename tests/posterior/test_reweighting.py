@@ -88,6 +88,7 @@ def test_a_sparse_posterior_that_is_far_away_is_refused():
         far.reweighted(X, Y)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reweighted_is_refused(sparse):
     with pytest.raises(InputError, match="one optimised point"):
         fit(method="ml2", n_inducing=5).reweighted(X, Y)

@@ -143,6 +143,7 @@ def test_a_draw_that_cannot_take_the_rows_has_no_weight():
 # ---- draws by weights
 
 
+@pytest.mark.slow
 def test_draws_are_resampled_by_the_weights_of_all_updates(fitted, updated):
     assert fitted.updates is None
     u = updated.updates
@@ -461,6 +462,7 @@ def test_rows_that_no_draw_allows_are_a_reason_for_a_new_fit(fitted, monkeypatch
     assert "because the new rows are impossible" in again.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_model_with_few_draws_is_judged_by_what_they_are_worth(fitted, tmp_path, monkeypatch):
     ig.save_model(fitted, tmp_path / "model", max_bytes=12 * 4 * M * (M + 1))
     loaded = ig.load_model(tmp_path / "model").posterior

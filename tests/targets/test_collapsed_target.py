@@ -205,6 +205,7 @@ def test_the_density_without_a_gradient_is_the_one_that_has_it(case):
     assert (target.counter.gradients, target.counter.values) == (3, 6)
 
 
+@pytest.mark.slow
 def test_at_a_fixed_Z_it_is_the_target_of_samplers(case):
     bound = CollapsedTarget(MODEL, case.data, JITTER)
     target, phi = bound.at(case.Z), MODEL.start() + 0.2
