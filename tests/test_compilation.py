@@ -72,6 +72,7 @@ def test_a_new_process_compiles_nothing_and_finds_the_same(tmp_path):
     assert same == numbers
 
 
+@pytest.mark.slow
 def test_beside_the_cache_of_jax_nothing_is_written(tmp_path):
     """What that one gives cannot be serialised again: read once more, it would fail when it is called."""
     _, numbers = fresh_process(tmp_path / "programs", tmp_path / "jax")

@@ -168,6 +168,7 @@ def test_row_source_gives_the_rows(rows, database):
     assert np.array_equal(source.read(3, 17), np.column_stack(rows)[3:17])
 
 
+@pytest.mark.slow
 def test_row_source_fits_like_arrays(rows, database):
     source = skeleton("row_source").SqliteRows(database, "points", ["x"], "y")
     of_table, of_arrays = (

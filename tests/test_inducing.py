@@ -111,6 +111,7 @@ def test_greedy_never_takes_a_row_twice_when_nothing_is_left_to_explain():
     assert len(np.unique(Z)) == 30
 
 
+@pytest.mark.slow
 def test_the_bound_chooses():
     y = np.sin(2 * X[:, 0])
     data = Dataset.of(X, y, 16)

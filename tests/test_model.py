@@ -152,6 +152,7 @@ def test_float64_without_a_scope_of_the_caller():
 # ---- prior draws
 
 
+@pytest.mark.slow
 def test_prior_draws_match_the_moments_of_the_prior():
     model = Model(
         RBF(lengthscale=Gamma(4, 2), scale=LogNormal(0, 0.3)),

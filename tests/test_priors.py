@@ -174,6 +174,7 @@ def test_pooled_density_is_the_hierarchy_integrated_by_quadrature(n):
     assert float(POOLED.log_density(jnp.asarray(phi))) == pytest.approx(expected, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_pooled_marginal_is_that_of_one_entry():
     law = stats.betaprime(3.0, 2.0, scale=1.0 / 1.5)
     x = np.array([0.05, 0.7, 3.0, 40.0])
@@ -184,6 +185,7 @@ def test_pooled_marginal_is_that_of_one_entry():
     assert POOLED.positive
 
 
+@pytest.mark.slow
 def test_pooled_draws_share_their_rate():
     draws = np.asarray(POOLED.sample(jax.random.key(0), (4000, 3)))
     assert stats.kstest(draws[:, 1], stats.betaprime(3.0, 2.0, scale=1.0 / 1.5).cdf).pvalue > 1e-4

@@ -97,6 +97,7 @@ def test_a_notebook_gets_a_bar_for_each_phase(notebook):
     ]
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_notebook_shows_its_phases(notebook):
     x = np.linspace(0.0, 1.0, 12)[:, None]
     integrand.fit(x, np.sin(6.0 * x[:, 0]), method="ml2", n_inducing=4, progress=True)

@@ -683,6 +683,7 @@ def test_mistakes_are_one_line(table, flags, message):
 # ---- files
 
 
+@pytest.mark.slow
 def test_a_file_keeps_the_model_as_it_was_given(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(0.0, 30.0, (40, 2))

@@ -132,6 +132,7 @@ def test_a_long_signature_would_be_seen():
     assert long_signatures("def f(a, b, c, d, e, *f, g, h, **i): ...") == ["f"]
 
 
+@pytest.mark.slow
 def test_a_default_fit_runs_through_few_files():
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "trace_fit.py"), "--json"],

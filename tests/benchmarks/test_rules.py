@@ -134,6 +134,7 @@ def test_agreement_is_of_all_repeats_that_mixed():
     assert agreement([row(1.0, 1.0, 1.3)], [row(0.0, 0.0)]) is None
 
 
+@pytest.mark.slow
 def test_results_that_are_not_finite_are_no_results(tmp_path):
     none = tmp_path / "none.npz"
     assert judge("ml2", none, none, {"bound": 1.0}) == {}
@@ -162,6 +163,7 @@ def test_chains_that_share_a_seed_are_no_result():
         convergence_numbers(draws)
 
 
+@pytest.mark.slow
 def test_judges_agree_with_the_library():
     from integrand.bounds.exact import log_marginal_likelihood
     from integrand.gp import GP

@@ -172,6 +172,7 @@ def test_wrong_shapes_are_named(as_users_see_it):
 # ---- v given θ
 
 
+@pytest.mark.slow
 def test_centred_gaussian_density_is_the_collapsed_bound_and_a_standard_normal():
     """log N(v; 0, I) + ℓ + log |∂v/∂ε| = L(θ, Z) + log N(ε; 0, I), in value and gradient."""
     X, y, Z, epsilon = make_rows()

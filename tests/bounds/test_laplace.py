@@ -58,6 +58,7 @@ def evidence_of(likelihood):
     return evidence
 
 
+@pytest.mark.slow
 def test_gaussian_noise_is_met_exactly():
     expected = float(jax.jit(lambda: log_marginal_likelihood(parts(Gaussian())[2], X, Y[Gaussian()]))())
     found = found_for(Gaussian())[0]

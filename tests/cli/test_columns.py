@@ -165,6 +165,7 @@ def test_selections_that_cannot_be(frame, tmp_path, selection, said):
         chosen(tmp_path / "t.csv", **selection)
 
 
+@pytest.mark.slow
 def test_formats_that_are_not_tables_here(frame):
     frame[["temp", "y"]].to_csv("t.csv", index=False)
     ok("fit", "t.csv", *FAST)

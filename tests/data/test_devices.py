@@ -134,6 +134,7 @@ def test_one_device_needs_no_mesh(given):
     assert rows.but(memory=0).dataset(Standardiser.identity(D), M).mesh is None
 
 
+@pytest.mark.slow
 def test_a_mesh_of_one_gives_the_same(given, here):
     data = Dataset.sharded(given["X"], given["y"], local_devices(), N, 100)
     wanted = here[1]

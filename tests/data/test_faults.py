@@ -199,15 +199,8 @@ def wrong_files(case, folder):
     return parts, ["part-3-of-3.parquet, row", "column 'b' is missing"]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "a missing value",
-        pytest.param("missing part", marks=pytest.mark.slow),
-        pytest.param("corrupt part", marks=pytest.mark.slow),
-        pytest.param("other columns", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["a missing value", "missing part", "corrupt part", "other columns"])
 def test_files_that_are_wrong_are_named_on_every_rank(case, tmp_path):
     parts, words = wrong_files(case, tmp_path)
     with started(commands(parts, tmp_path), tmp_path) as processes:

@@ -68,6 +68,7 @@ def test_programs_run_where_the_leader_runs_them_and_its_result_arrives():
         leader.run("first", phi, Z, lambda: "late")
 
 
+@pytest.mark.slow
 def test_what_a_target_asks_of_all_processes_is_among_the_programs_of_a_fit(monkeypatch):
     asked = []
     monkeypatch.setattr(Dataset, "local", property(lambda data: False))

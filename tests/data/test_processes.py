@@ -189,6 +189,7 @@ def compare(found, wanted, errors=4.0):
         assert abs(pair[0].mean() - pair[1].mean()) < errors * np.sqrt(sum(variances)), i
 
 
+@pytest.mark.slow
 def test_the_posterior_is_that_of_one_process(two):
     """With Z given the posteriors are the same density."""
     p = integrand.fit(ArrayRows(X, Y, ["a", "b"]), **FITS["fixed"])

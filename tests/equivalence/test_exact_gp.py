@@ -156,6 +156,7 @@ def test_the_joint_density_is_the_exact_one_times_that_gaussian():
         assert value == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", OPTIMISED_U)
 def test_an_optimised_u_equals_it_at_fixed_theta(method):
     posterior = fitted(method, RBF(lengthscale=0.7, scale=1.1), 0.3, steps=3_000)

@@ -243,6 +243,7 @@ def test_pandas_and_polars(data, fitted):
         assert estimator.score(frame, target) == fitted.score(X, y)
 
 
+@pytest.mark.slow
 def test_integers_and_booleans(data):
     import pandas as pd
     import polars as pl
@@ -416,6 +417,7 @@ def test_warning_and_strict_mode(data):
         clone(SAMPLED).set_params(n_inducing=8, target_ess=1000, max_draws=8, strict=True).fit(*data)
 
 
+@pytest.mark.slow
 def test_run_directory(data, sampled, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ig.ConvergenceWarning)

@@ -177,6 +177,7 @@ def test_summaries_go_by_position(tmp_path):
     assert [r[-1] for r in rows][-2:] == ["+0.0", "+0.0"]
 
 
+@pytest.mark.slow
 def test_collect_writes_pages_tables_and_figures(store, tmp_path):
     written = collect(store, tmp_path / "docs")
     names = {p.name for p in written}

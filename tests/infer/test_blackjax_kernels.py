@@ -157,6 +157,7 @@ def test_thinning_keeps_every_so_manieth():
     assert convergence(many.x).ess_bulk.min() > 3 * convergence(one.x).ess_bulk.min()
 
 
+@pytest.mark.slow
 def test_stepping_out_is_blackjaxs_with_both_ends_in_one_loop():
     from blackjax.mcmc import slice as slices
 
@@ -273,6 +274,7 @@ def test_float64_and_flags_as_they_were():
     assert jnp.ones(1).dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_importing_the_samplers_does_not_import_blackjax():
     program = (
         "import sys, integrand.infer.blackjax_kernels, integrand.infer.nested, integrand.infer.sghmc, jax;"

@@ -146,6 +146,7 @@ def test_draws_of_equal_weight():
     assert "e-bfmi" not in verdict(chains, ("a", "b"), target_ess=100.0).codes
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_however_many_walk_at_once():
     first = run(parallel=2)
     assert_same(first, run(parallel=3))

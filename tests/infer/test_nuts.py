@@ -85,6 +85,7 @@ def test_evaluations_run_at_the_same_time_only_where_the_plan_says_so(parallel):
     assert most[0] == parallel
 
 
+@pytest.mark.slow
 def test_float64_in_the_samplers_threads_and_flags_as_they_were():
     from integrand import RBF, Dataset, Model
     from integrand.targets import CollapsedTarget

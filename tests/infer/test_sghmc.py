@@ -115,6 +115,7 @@ def test_a_posterior_known_by_quadrature():
     assert np.abs(ratio - 1.0).max() < 0.2
 
 
+@pytest.mark.slow
 def test_statistics():
     result = run()
     c = result.chains
@@ -128,6 +129,7 @@ def test_statistics():
     assert result.warmup == 40
 
 
+@pytest.mark.slow
 def test_with_all_rows_the_log_density_is_exact():
     c = run(batch_size=N, draws=10).chains
     score = c.x @ DESIGN.T
@@ -172,6 +174,7 @@ def standard_normal(x, data):
     return -0.5 * x @ x
 
 
+@pytest.mark.slow
 def test_a_wall_is_bounced_off():
     """Half a normal: the step that left is taken back, so nothing that is not a number is ever kept."""
     target = TracedRows(standard_normal, walled_rows, np.zeros(4), np.asarray(0.0))

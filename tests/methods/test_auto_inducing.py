@@ -105,6 +105,7 @@ def test_it_takes_more_where_they_gain(wanted_fit):
     assert np.sqrt(np.mean((wanted_fit.predict(X, include_noise=False).mean - truth) ** 2)) < 0.1
 
 
+@pytest.mark.slow
 def test_a_limit_ends_it_and_the_verdict_says_so():
     p = fit(rough(), max_inducing=16)
     assert len(p.Z) == 16

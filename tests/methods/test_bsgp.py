@@ -208,6 +208,7 @@ def test_batches_are_even_or_everything(data):
 # ---- what `fbgp` draws from, against numbers made another way
 
 
+@pytest.mark.slow
 def test_fbgp_draws_from_prior_times_prior_of_Z_times_bound():
     """log p(φ) + log N(Z; 0, I) + L(θ, Z) but for the normaliser, and its gradient by differences."""
     rng = np.random.default_rng(0)

@@ -205,6 +205,7 @@ def test_levels_are_named_and_inducing_points_keep_theirs(fitted):
         posterior.level_correlations("t")
 
 
+@pytest.mark.slow
 def test_a_run_and_a_file_keep_the_levels(fitted, tmp_path):
     posterior, directory = fitted
     frame, _ = table(5, seed=1)
@@ -473,6 +474,7 @@ def test_pivots_see_the_logarithm_where_the_model_does(monkeypatch):
     np.testing.assert_allclose(seen[2], seen[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_rows_without_names_of_columns_and_Z_of_words_are_taken_or_refused_in_words():
     frame, y = table(40)
     model = Model(Categorical("station", rank=1) * RBF(), ["t", "station"])

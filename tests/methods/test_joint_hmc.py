@@ -233,6 +233,7 @@ def posterior(data):
     return short(data, max_draws=100)
 
 
+@pytest.mark.slow
 def test_what_it_tells(posterior, data):
     assert posterior.method == "joint-hmc"
     assert posterior.chains.x.shape == (2, 100, 4)

@@ -122,6 +122,7 @@ def test_the_joint_density_at_its_mode_is_the_collapsed_bound():
     np.testing.assert_allclose(np.asarray(refined.linear)[mask], np.asarray(data.held.y)[mask], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_exact_GP():
     X, y, v = make_rows()
     model, data = Model(RBF(), 2), Dataset.of(X, y, 7, v)
@@ -240,6 +241,7 @@ def test_scikit_learn_hands_the_variances_on():
     assert mean.shape == (60,)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_column(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y, v = make_rows(n=60)

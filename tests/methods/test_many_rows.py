@@ -236,6 +236,7 @@ def test_draws_of_an_approximation_are_told_from_those_of_all_rows(monkeypatch):
     assert len(p.Z_path) == 1  # a round had moved it
 
 
+@pytest.mark.slow
 def test_no_time_at_all_leaves_a_point_near_the_mode():
     p = fit(**SUBSAMPLED, max_minutes=1e-6)
     assert "budget" in p.verdict.codes

@@ -137,6 +137,7 @@ def test_nuts_draws_where_few_proposals_are_accepted(method, data, monkeypatch):
     assert any("NUTS made the final draws" in note for note in posterior.notes)
 
 
+@pytest.mark.slow
 def test_progress_goes_on_from_warm_up_to_draws(data):
     class Noted(Silent):
         def __init__(self):
@@ -200,6 +201,7 @@ def test_other_samplers_do_not_scout(data, tmp_path):
     assert on_disk(tmp_path / "run")[0] is None
 
 
+@pytest.mark.slow
 def test_rounds_leave_warped_coordinates_on_disk(data, tmp_path):
     fitted(data, run_dir=tmp_path / "run")
     scouted, coordinates_of_each, _ = on_disk(tmp_path / "run")

@@ -181,6 +181,7 @@ def test_same_seed_same_draws(data):
     assert not np.any(first.chains.x[:, :, 0] == other.chains.x[:, :, 0])
 
 
+@pytest.mark.slow
 def test_fixed_inducing_inputs_stay(data):
     Z = data[0][3:11]
     posterior = short(data, method="sgpr-hmc-fixed-z", Z=Z)
@@ -433,6 +434,7 @@ def test_resume_after_a_kill(stage, data, tmp_path, monkeypatch):
         assert_same_draws(posterior.chains, undisturbed.chains)
 
 
+@pytest.mark.slow
 def test_a_run_directory_changes_no_draw_and_resuming_a_finished_run_draws_nothing(data, tmp_path):
     run_dir = tmp_path / "run"
     kept = short(data, run_dir=run_dir, target_ess=20.0, max_draws=400)

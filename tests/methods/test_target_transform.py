@@ -288,6 +288,7 @@ def test_arviz_and_the_report_have_y_in_its_units(tmp_path):
 # ---- estimator and command line
 
 
+@pytest.mark.slow
 def test_the_estimator_keeps_it(tmp_path):
     X, y = make_rows()
     gp = SparseGPRegressor(n_inducing=8, method="ml2", steps=30, target_transform="sinh-arcsinh", random_state=0)

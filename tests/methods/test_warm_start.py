@@ -64,6 +64,7 @@ def test_a_subsample_of_all_rows_is_all_rows(all_rows):
 # --- the correction
 
 
+@pytest.mark.slow
 def test_at_its_point_it_has_the_value_and_gradient_of_all_rows(all_rows, subsample):
     wanted = all_rows.evaluate(*START)
     found = CorrectedSubsampleBound(subsample, START, wanted).evaluate(START[0])

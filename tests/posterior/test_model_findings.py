@@ -77,6 +77,7 @@ def test_a_fault_is_named(code):
         assert code in codes(FAULTS[code](rng, some), some)
 
 
+@pytest.mark.slow
 def test_sound_residuals_are_rarely_blamed():
     """Five tests at a level of 0.001 each: some 10 alarms in 2 000 sets, and more than 30 once in a million runs."""
     alarms = 0

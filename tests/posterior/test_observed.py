@@ -148,6 +148,7 @@ def test_count_log_density_in_the_tail(means, variances, y):
     np.testing.assert_allclose(mixture.log_density([y]), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_student_t_with_little_noise():
     mixture = single(StudentT(), [0.0, 0.5], [1.0, 4.0], [1e-3, 1e-2])
     for y in (0.0, 1.0, 7.0, 60.0):

@@ -42,6 +42,7 @@ def posterior(data):
     return with_draws(fitted)
 
 
+@pytest.mark.slow
 def test_draws_by_name(posterior):
     assert posterior.model.names == ("lengthscale[age]", "lengthscale[size]", "scale", "noise", "mean")
     theta = posterior.theta

@@ -43,6 +43,7 @@ def sparse(model, phis, Z, X, y):
     return sparse_conditional(phis, Z, target.inducing_posterior)
 
 
+@pytest.mark.slow
 def test_a_sparse_fit_without_a_row():
     """At the same θ and Z, q(u) of the other rows predicts the row as the closed form says."""
     model, phis, X, y, Z = case()

@@ -98,6 +98,7 @@ def test_each_draw_has_the_bound_and_the_posterior_of_all_rows(bound, known, var
     assert (before.n_rows, before.n_updates) == (N - OLD, 2)
 
 
+@pytest.mark.slow
 def test_an_exact_gp_appends_its_rows():
     scaler, J = Standardiser.fit(X[:OLD], Y[:OLD]), 3
     model = Model(RBF(), 2).for_data(scaler)
@@ -125,6 +126,7 @@ def test_an_exact_gp_appends_its_rows():
     np.testing.assert_allclose(after.log_weights[:1], gains, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_draw_that_cannot_take_the_rows_has_no_weight():
     scaler = Standardiser.identity(1)
     model = Model(RBF(), 1).for_data(scaler)
@@ -170,6 +172,7 @@ def test_draws_are_resampled_by_the_weights_of_all_updates(fitted, updated):
     assert updated.loo(X, Y).n_rows == N
 
 
+@pytest.mark.slow
 def test_the_verdict_and_the_notes_say_what_was_updated(fitted, updated):
     u, verdict = updated.updates, updated.verdict
     said = f"k-hat {u.k_hat:.2f} (trusted up to 0.7), draws worth {u.effective:.0f} of 100."
@@ -190,6 +193,7 @@ def test_the_verdict_and_the_notes_say_what_was_updated(fitted, updated):
     np.testing.assert_array_equal(updated.ranges, np.stack([X.min(axis=0), X.max(axis=0)], axis=1))
 
 
+@pytest.mark.slow
 def test_one_optimised_point_takes_rows_at_its_theta():
     ml2 = fit(X[:OLD], Y[:OLD], method="ml2", steps=20)
     after = ml2.update(X[OLD:], Y[OLD:])

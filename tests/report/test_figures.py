@@ -113,6 +113,7 @@ def test_the_prior_of_an_entry_is_a_density(prior):
     assert below == pytest.approx(0.5, abs=5e-3)
 
 
+@pytest.mark.slow
 def test_relevance_is_sorted_and_needs_a_lengthscale_for_each_column(sampled, rows):
     medians = [np.median(row["draws"]) for row in tables.relevances(sampled)]
     assert medians == sorted(medians, reverse=True)
@@ -220,6 +221,7 @@ def test_axes_are_logarithmic_where_values_span_decades(sampled, rows):
     assert 0.97 < share <= 1.0 + 1e-9
 
 
+@pytest.mark.slow
 def test_slices_of_counts_show_their_mean_and_their_pit_can_be_flat():
     rng = np.random.default_rng(1)
     X = rng.uniform(-2.0, 2.0, (60, 1))

@@ -116,6 +116,7 @@ def test_says_what_was_fitted_and_how_to_cite(page, sampled):
         assert text in page.words
 
 
+@pytest.mark.slow
 def test_size_and_repeatability(report, sampled, rows):
     assert len(report.encode()) < 3_000_000
     assert report == report_html(sampled, data=rows, title="A <b>title</b>", target="strength <MPa>")
@@ -190,6 +191,7 @@ def test_one_column(one_column):
 # ---- data
 
 
+@pytest.mark.slow
 def test_rows_held_out_or_not(report, sampled, rows):
     flattering = "these numbers flatter it"
     assert flattering in report

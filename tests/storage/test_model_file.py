@@ -90,7 +90,7 @@ def same(a, b):
     return a == b or (a != a and b != b)  # NaN, as of the spread over a single draw
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "sgpr-hmc" else pytest.mark.slow) for n in FITS])
 def test_round_trip_is_equal_to_the_last_bit(fitted, tmp_path, name):
     before, path = fitted(name), tmp_path / "model"
     save_model(before, path)

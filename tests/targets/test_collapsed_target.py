@@ -125,6 +125,7 @@ def test_the_compiled_gradient_in_Z_is_that_of_the_compiled_density(case):
     np.testing.assert_allclose(dZ.ravel(), flat, rtol=1e-6, atol=1e-6 * np.abs(flat).max())
 
 
+@pytest.mark.slow
 def test_the_mean_bound_is_the_mean_of_the_bounds(case):
     phis = 0.5 * case.rng.standard_normal((5, MODEL.n_theta))
     target = CollapsedTarget(MODEL, case.data, JITTER)
@@ -193,6 +194,7 @@ def test_other_data_of_the_same_shape_trace_nothing(case):
 # --- values without gradients
 
 
+@pytest.mark.slow
 def test_the_density_without_a_gradient_is_the_one_that_has_it(case):
     """Chains propose by the one and take HMC transitions by the other: they must be of one posterior."""
     target = CollapsedTarget(MODEL, case.data, JITTER)

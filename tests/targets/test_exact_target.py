@@ -40,6 +40,7 @@ def test_the_compiled_gradient_is_that_of_the_compiled_density(case):
     assert value == target.evaluate(case.phi).log_density
 
 
+@pytest.mark.slow
 def test_the_density_without_a_gradient_is_the_one_that_has_it(case):
     target = ExactTarget(MODEL, case.data)
     phis = MODEL.start() + np.array([[-0.7], [0.0], [0.9]])
