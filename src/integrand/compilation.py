@@ -174,7 +174,8 @@ def cache_directory() -> Path | None:
 
 def _read_or_compile(lowered: Any, threads: int) -> Callable:
     """The program from disk, or else compiled and written."""
-    folder = None if jax.config.jax_compilation_cache_dir else cache_directory()
+    of_jax = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    folder = None if of_jax else cache_directory()
     if folder is None or jax.default_backend() != "cpu" or len(jax.devices()) > 1:
         return lowered.compile()
     path = folder / (_file_name(lowered.as_text(), threads) + _SUFFIX)

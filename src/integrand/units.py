@@ -168,7 +168,9 @@ def _given_values(given: Any) -> Mapping[str, Any]:
 
 
 def y_text(model: Any) -> str:
-    """What the scale, the noise and the mean are in units of."""
+    """What the scale, the noise and the mean are in units of: y, or the function f behind counts and classes."""
+    if not model.likelihood.standardises_y:
+        return "f"
     return "y" if model.target_transform is None else "the transformed y"
 
 
@@ -184,7 +186,7 @@ def lines_of_values(model: Any) -> list[str]:
         rows = [("", "in the units of the data", "unit")]
         for v in values(model):
             unit = "" if isinstance(v.original, Standardised) else v.unit
-            of_y = v.path == MEAN and v.original == Standardised(0.0)
+            of_y = v.path == MEAN and v.original == Standardised(0.0) and model.likelihood.standardises_y
             rows.append((v.name, f"the mean of {y_text(model)}" if of_y else value_text(v.original, exact=False), unit))
     else:
         rows = [("", "in the units of the data", "unit", "standardised")]

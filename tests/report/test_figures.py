@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import itertools
 import sys
 import warnings
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import integrand
@@ -242,3 +244,17 @@ def test_slices_of_counts_show_their_mean_and_their_pit_can_be_flat():
         overlap = np.minimum(high, bars.edges[1:]) - np.maximum(low, bars.edges[:-1])
         exact += np.clip(overlap, 0.0, None) / (high - low)
     np.testing.assert_allclose(bars.values, exact * len(exact) / len(y), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-6, 1e3), (150.0, 6e3), (2.1, 4.9), (3.0, 40.0), (1e5, 1e9)])
+def test_a_logarithmic_axis_has_few_labels(low, high):
+    ax = Figure(figsize=(2.4, 2.0)).add_subplot()
+    style.log_axis(ax.xaxis)
+    ax.set_xlim(low, high)
+    canvas = FigureCanvasAgg(ax.figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    boxes = [label.get_window_extent(renderer) for label in ax.get_xticklabels(which="both") if label.get_text()]
+    places = [box for box in boxes if ax.bbox.x0 - 20 <= box.x0 <= ax.bbox.x1]
+    assert 2 <= len(places) <= 4
+    assert not any(a.overlaps(b) for a, b in itertools.pairwise(places))

@@ -34,6 +34,7 @@ from integrand.report.style import (
     RASTER_POINTS,
     SKY,
     VERMILION,
+    log_axis,
     number,
     one_panel,
     panels,
@@ -127,7 +128,7 @@ def _marginal(ax: Axes, e: Entry, label: str, sampled: bool) -> None:
             arrowprops={"arrowstyle": "-|>", "color": VERMILION, "lw": 1.8, "shrinkA": 2, "shrinkB": 0},
         )
     if decades:
-        ax.set_xscale("log")
+        log_axis(ax.xaxis)
     else:
         ax.locator_params(axis="x", nbins=4)
     ax.set(xlim=(low, high), yticks=[])
@@ -180,7 +181,7 @@ def relevance(posterior: Posterior, *, most: int = 30, ax: Axes | None = None) -
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="1 / lengthscale (standardised)")
     middles = np.array([np.median(row["draws"]) for row in rows])
     if spans_decades(middles, 1.3):
-        ax.set_xscale("log")
+        log_axis(ax.xaxis)
     else:
         ax.set_xlim(left=0.0)
     ax.grid(axis="y", color=PALE, lw=0.5)
@@ -245,9 +246,9 @@ def inducing_path(
         ax.add_collection(LineCollection(list(route.transpose(1, 0, 2)), colors=ORANGE, lw=1.1, zorder=3))
         ax.plot(*route[0].T, "o", ms=4, mfc="none", mec=INK, mew=0.7, label="after the warm start", zorder=3)
     ax.plot(*route[-1].T, "o", ms=4.5, color=BLUE, mec="white", mew=0.5, label="at the end", zorder=4)
-    for scale, values in ((ax.set_xscale, route[..., 0]), (ax.set_yscale, route[..., 1])):
+    for axis, values in ((ax.xaxis, route[..., 0]), (ax.yaxis, route[..., 1])):
         if path.shape[2] > 1 and spans_decades(values):
-            scale("log")
+            log_axis(axis)
     ax.set_xlabel(shortened(labels[0], 40), parse_math=False)
     ax.set_ylabel(shortened(labels[1], 30), parse_math=False)
     ax.set_title("Inducing inputs", pad=24)
@@ -304,7 +305,7 @@ def _grid(ax: Axes, values: np.ndarray, beyond: float = 0.0, n: int = 80) -> np.
     if not high > low:
         low, high = low - 1.0, high + 1.0
     if spans_decades(values):
-        ax.set_xscale("log")
+        log_axis(ax.xaxis)
         grid = np.geomspace(low, high, n)
     else:
         pad = beyond * (high - low)
@@ -317,7 +318,8 @@ def _grid(ax: Axes, values: np.ndarray, beyond: float = 0.0, n: int = 80) -> np.
 def _dots(ax: Axes, x: np.ndarray, y: np.ndarray, most: int = 1_000) -> None:
     """Some of the data."""
     x, y = some_rows(x, y, most)
-    ax.plot(x, y, ".", ms=3, mew=0, color=GREY, alpha=0.5, rasterized=len(x) > RASTER_POINTS, label="data")
+    size, alpha = (5.0, 0.8) if len(x) <= 200 else (3.0, 0.5)
+    ax.plot(x, y, ".", ms=size, mew=0, color=GREY, alpha=alpha, rasterized=len(x) > RASTER_POINTS, label="data")
 
 
 def _bands(ax: Axes, posterior: Posterior, grid: np.ndarray, at: np.ndarray) -> None:

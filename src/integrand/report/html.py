@@ -13,6 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+_CODE = re.compile(r"`([^`]+)`")
 _PATH, _LONG_NUMBER = re.compile(rb' d="[^"]*"'), re.compile(rb"(\d\.\d\d)\d+")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -38,14 +39,19 @@ def section(anchor: str, heading: str, *content: str) -> str:
     return "\n".join([f'<section id="{anchor}"><h2>{escape(heading)}</h2>', *content, "</section>"])
 
 
+def sentence(text: str) -> str:
+    """Plain text; what stands in backquotes is code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
 def paragraph(text: str, kind: str = "") -> str:
     """A paragraph of plain text."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{kind}">{sentence(text)}</p>' if kind else f"<p>{sentence(text)}</p>"
 
 
 def bullets(lines: Iterable[str]) -> str:
     """A list of plain sentences."""
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    return "<ul>" + "".join(f"<li>{sentence(line)}</li>" for line in lines) + "</ul>"
 
 
 def definitions(pairs: Mapping[str, str]) -> str:

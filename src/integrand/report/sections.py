@@ -108,7 +108,9 @@ def _fitted(s: Subject) -> Section:
     pairs = {"Method": f"<code>{escape(p.method)}</code>: {escape(summary)}"}
     given = model.given or model
     pairs["Kernel"] = f"<code>{escape(str(given.kernel))}</code>"
-    pairs["Noise, mean"] = f"<code>{escape(str(given.noise))}</code>, <code>{escape(str(given.mean))}</code>"
+    if model.likelihood.has_noise:
+        pairs["Noise"] = f"<code>{escape(str(given.noise))}</code>"
+    pairs["Mean"] = f"<code>{escape(str(given.mean))}</code>"
     if not isinstance(model.likelihood, Gaussian):
         pairs["Likelihood"] = f"<code>{escape(repr(model.likelihood))}</code>"
     if p.evidence is not None:
@@ -120,9 +122,8 @@ def _fitted(s: Subject) -> Section:
     pairs["Columns"] = f"{model.n_columns}: {escape(names)}"
     transform, target = model.target_transform, escape(s.target)
     standardised = f"log {target}" if transform is not None and transform.of_log else target
-    pairs["Target"] = (
-        f"{standardised} (mean {number(p.scaler.y_mean, 4)}, standard deviation {number(p.scaler.y_sd, 4)})"
-    )
+    moments = f"mean {number(p.scaler.y_mean, 4)}, standard deviation {number(p.scaler.y_sd, 4)}"
+    pairs["Target"] = f"{standardised} ({moments if model.likelihood.standardises_y else 'not standardised'})"
     if transform is not None:
         pairs["Transform of the target"] = f"<code>{transform.name}</code>"
     if p.Z_path is not None:
@@ -161,18 +162,22 @@ def _hyperparameters(s: Subject) -> Section | None:
         if sampled
         else f"The {label} point and the priors. This method does not say how uncertain the values are."
     )
-    columns = {"name": "hyperparameter", "unit": "unit", "prior": "prior", "optimum": label}
+    columns = {"name": "hyperparameter", "unit": "unit", "optimum": label}
     if sampled:
         columns = {"name": "hyperparameter", "mean": "mean", "sd": "sd", "q5": "5 %", "q50": "50 %", "q95": "95 %"}
         columns |= {"optimum": label, "r_hat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
         # The figures name the units; the table has to where a number is not in the units of the data after all.
         if any(e.unit == "standardised" for e in entries):
             columns["unit"] = "unit"
-        columns["prior"] = "prior"
-    columns["standardised_prior"] = "standardised prior"
-    rows = [{k: _shown(k, row[k]) for k in columns} for row in tables.hyperparameters(p)]
-    texts = ("name", "unit", "prior", "standardised_prior")
-    listed = table("Hyperparameters and priors in the units of the data.", columns, rows, texts)
+    priors = {"name": "hyperparameter", "prior": "prior", "standardised_prior": "the same, standardised"}
+    made = tables.hyperparameters(p)
+    listed = "".join(
+        table(caption, chosen, [{k: _shown(k, row[k]) for k in chosen} for row in made], ("name", "unit", *priors))
+        for caption, chosen in (
+            ("Hyperparameters in the units of the data.", columns),
+            ("Priors in the units of the data, and of standardised data.", priors),
+        )
+    )
     content = paragraph(text) + key(marks) + _grid("small", images) + listed + fixed
     return "hyperparameters", "Hyperparameters", content
 
@@ -229,8 +234,9 @@ def _against_data(s: Subject) -> Section | None:
     what = "rows that took no part in the fit" if s.held_out else "rows given to this report"
     text = f"{len(y)} of {len(s.y)} {what}, evenly spaced." if len(y) < len(s.y) else f"All {len(y)} {what}."
     if not s.held_out:
-        text += " If the model was fitted to them, these numbers flatter it: hold rows out to judge predictions."
-        text += _left_out(s)
+        text += _left_out(s) or (
+            " If the model was fitted to them, these numbers flatter it: hold rows out to judge predictions."
+        )
     rows = tables.metrics(s.posterior, X, y, v)
     scores = {row["metric"]: number(row["value"]) for row in rows}
     shown = [{**row, "value": scores[row["metric"]]} for row in rows]
@@ -258,7 +264,10 @@ def _left_out(s: Subject) -> str:
     if not tables.is_sampled(s.posterior) or len(s.X) > tables.MOST_LEFT_OUT:  # pyright: ignore[reportArgumentType]
         return ""
     try:
-        return f" They are the rows of the fit. {s.posterior.loo(s.X, s.y, s.noise_variance)}"
+        return (
+            " They are the rows of the fit: scores below flatter the model, and leave-one-out does not. "
+            f"{s.posterior.loo(s.X, s.y, s.noise_variance)}"
+        )
     except InputError:  # other rows, or a method that would have to refit
         return ""
 
@@ -283,7 +292,7 @@ def _sampling(s: Subject) -> Section | None:
 
 def _bound(s: Subject) -> Section | None:
     p, images = s.posterior, []
-    if p.history:
+    if len(p.history) > 1:
         last = p.history[-1]
         images.append(
             picture(figures.bound_history(p), f"Bound over time; the last value is {number(last.bound, 6)} nats")
@@ -293,10 +302,12 @@ def _bound(s: Subject) -> Section | None:
         images.append(
             picture(figures.inducing_path(p, None if s.X is None else tables.some_rows(s.X, s.X[:, 0])[0]), alt)
         )
-    text = (
-        "The lower bound on the log marginal likelihood is higher at its maximum than averaged over draws: what "
-        "matters is that the average has stopped rising. Inducing inputs are shown in the two most relevant columns."
-    )
+    text = "Inducing inputs are shown in the two most relevant columns."
+    if len(p.history) > 1 and tables.is_sampled(p):
+        text = (
+            "The lower bound on the log marginal likelihood is higher at its maximum than averaged over draws: what "
+            "matters is that the average has stopped rising. "
+        ) + text
     return ("bound", "Bound and inducing inputs", paragraph(text) + _grid("large", images)) if images else None
 
 

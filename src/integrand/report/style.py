@@ -7,7 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, Locator, NullFormatter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,6 +106,42 @@ def spans_decades(values: Any, decades: float = 2.0) -> bool:
     """Whether most of these values are positive and far enough apart for a logarithmic axis."""
     low, high = np.quantile(values, [0.02, 0.98])
     return bool(np.min(values) > 0.0 and np.log10(high / low) > decades)
+
+
+class _FewDecades(Locator):
+    """Places for labels of a logarithmic axis: powers of ten, or 1, 2 and 5 of each where fewer than two are shown."""
+
+    def __init__(self, most: int = 4):
+        self.most = most
+
+    def __call__(self) -> np.ndarray:
+        """Those within what is shown."""
+        return self.tick_values(*self.axis.get_view_interval())  # pyright: ignore[reportOptionalMemberAccess]
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        """Those between two values."""
+        low, high = sorted((vmin, vmax))
+        powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+        for places in (powers, np.outer(powers, [1.0, 2.0, 5.0]).ravel(), np.linspace(low, high, 3)):
+            shown = places[(places >= low) & (places <= high)]
+            if len(shown) > 1:
+                break
+        return shown[:: -(-len(shown) // self.most) or 1]
+
+
+def log_axis(axis: Axis) -> None:
+    """Make an axis logarithmic, with few labels, so that they do not overlap in a small panel."""
+    axis.axes.set(**{"xscale" if axis is axis.axes.xaxis else "yscale": "log"})
+    axis.set_major_locator(_FewDecades())
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _decade(value)))
+
+
+def _decade(value: float) -> str:
+    power = float(np.log10(value))
+    if 1e-3 <= value < 1e5 or not power.is_integer():
+        return number(value, 1)
+    return rf"$10^{{{power:.0f}}}$"
 
 
 def number(value: float, digits: int = 3) -> str:
