@@ -149,3 +149,14 @@ def test_a_fit_is_not_lost_to_its_checks(monkeypatch, error):
     assert found.notes[-1].startswith("The model was not checked: ")
     assert found.sparseness is None
     assert found.ranges is not None
+
+
+def test_structure_that_few_points_cannot_follow_is_told():
+    """Three points call a fast wave noise, and more of them gain nothing there: the exact GP knows a better place."""
+    rng = np.random.default_rng(0)
+    X = np.linspace(0.0, 10.0, 60)[:, None]
+    y = np.sin(4.0 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+    few, enough = (integrand.fit(X, y, method="ml2", n_inducing=m, steps=200).verdict for m in (3, 40))
+    (finding,) = [f for f in few.findings if f.code == "sparse-posterior"]
+    assert "The exact GP fits better by" in finding.sentence
+    assert "sparse-posterior" not in enough.codes

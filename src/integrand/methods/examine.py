@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
 
 from integrand.compilation import one_blas_thread, program_for
 from integrand.infer.base import Finding
@@ -25,6 +26,7 @@ from integrand.posterior.model_findings import (
     Rows,
     column_findings,
     count_findings,
+    elsewhere_finding,
     residual_findings,
     size_findings,
     sparseness_findings,
@@ -52,6 +54,8 @@ _DRAWS, _WEIGHTED_DRAWS, _FEW_DRAWS = 30, 100, 12
 _EXACT_ROWS, _SOME_ROWS, _RUN = 2_000, 1_000, 50
 # With more rows than this there are fewer draws; for other likelihoods rows are fewer, too.
 _MANY_ROWS, _WEIGHTED_ROWS = 1_000, 400
+# Rows up to which other hyperparameters are tried with the exact GP, and how many.
+_TRIED_ROWS, _TRIED = 500, 80
 # Multiplications, N (2M)², of values of the bound above which there are fewer draws, and the fewest.
 _BOUND_WORK, _LEAST_DRAWS = 4e8, 8
 
@@ -84,7 +88,10 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
     findings += column_findings(rows.X[:, numbers], names)
     sparseness = _sparseness(posterior, problem, rows)
     if sparseness is not None:
-        findings += sparseness_findings(sparseness, n_rows, len(posterior.conditional.inputs), problem.Z is not None)
+        M = len(posterior.conditional.inputs)
+        findings += sparseness_findings(sparseness, n_rows, M, problem.Z is not None)
+        if M < n_rows <= _TRIED_ROWS and problem.data.local:
+            findings += elsewhere_finding(_gain_elsewhere(posterior, problem, rows), M, findings)
     residuals, rows = _residuals(posterior, problem, rows)
     if residuals is not None:
         if model.likelihood.discrete:
@@ -204,6 +211,31 @@ def _sparseness(posterior: Posterior, problem: Problem, rows: Rows) -> Sparsenes
         slack=float(slacks.mean()),
         slack_sd=float(slacks.std(ddof=1)) if len(gains) > 1 else math.nan,
     )
+
+
+def _gain_elsewhere(posterior: Posterior, problem: Problem, rows: Rows) -> float:
+    """Nats by which p(y | θ) p(θ) of the exact GP is higher at another θ than at the best of some draws.
+
+    Few points cannot follow fast structure, and the bound then prefers a θ that calls it noise. At such draws more
+    points gain nothing. So the exact density is climbed, by values alone, from the medians of the priors or from
+    shorter lengthscales and less noise, whichever is best.
+    """
+    model, phis = posterior.model, posterior.conditional.phis
+    prior = CollapsedTarget(problem.model, problem.data, problem.jitter).log_prior
+
+    def log_density(phi: Float[np.ndarray, " P"]) -> float:
+        at = next(_covariances(model, phi[None], rows.X, rows.y))
+        return log_marginal(at.K, at.y - at.mean, at.noise + rows.noise_variance) + at.slopes + prior(phi)
+
+    def lost(phi: Float[np.ndarray, " P"]) -> float:
+        value = log_density(phi)
+        return -value if math.isfinite(value) else 1e300
+
+    ours = max(log_density(phi) for phi in phis[_evenly(len(phis), _FEW_DRAWS)])
+    lengthscales, noise = (np.array([f".{name}" in f".{n}" for n in model.names]) for name in ("lengthscale", "noise"))
+    starts = [model.start() - 0.8 * k * lengthscales - less * noise for k in range(4) for less in (0.0, 1.0)]
+    climbed = minimize(lost, min(starts, key=lost), method="Nelder-Mead", options={"maxfev": _TRIED})
+    return -float(climbed.fun) - ours
 
 
 def _bounds(

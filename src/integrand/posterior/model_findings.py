@@ -69,6 +69,18 @@ def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int, Z_given: bo
     return findings
 
 
+def elsewhere_finding(gain: float, n_inducing: int, found: Sequence[Finding]) -> list[Finding]:
+    """That the exact GP has a better place for θ, which these points cannot follow, where no other finding says so."""
+    if not gain > FRESH_GAIN or any(f.code == "sparse-posterior" for f in found):
+        return []
+    sentence = (
+        f"The exact GP fits better by {gain:.0f} nats at other hyperparameters, which {n_inducing} inducing points "
+        "cannot follow: more points would change predictions and θ."
+    )
+    remedy = f"Use more inducing points: `n_inducing={2 * n_inducing}`."
+    return [Finding("sparse-posterior", False, sentence, remedy)]
+
+
 def column_findings(X: Float[np.ndarray, "n D"], names: Sequence[str]) -> list[Finding]:
     """Columns that are the same, or nearly a line of each other."""
     moving = np.flatnonzero(np.ptp(X, axis=0) > 0).tolist()
