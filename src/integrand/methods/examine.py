@@ -55,7 +55,7 @@ _EXACT_ROWS, _SOME_ROWS, _RUN = 2_000, 1_000, 50
 # With more rows than this there are fewer draws; for other likelihoods rows are fewer, too.
 _MANY_ROWS, _WEIGHTED_ROWS = 1_000, 400
 # Rows up to which other hyperparameters are tried with the exact GP, and how many.
-_TRIED_ROWS, _TRIED = 500, 80
+_ELSEWHERE_ROWS, _ELSEWHERE_VALUES = 500, 80
 # Multiplications, N (2M)², of values of the bound above which there are fewer draws, and the fewest.
 _BOUND_WORK, _LEAST_DRAWS = 4e8, 8
 
@@ -90,7 +90,7 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
     if sparseness is not None:
         M = len(posterior.conditional.inputs)
         findings += sparseness_findings(sparseness, n_rows, M, problem.Z is not None)
-        if M < n_rows <= _TRIED_ROWS and problem.data.local:
+        if M < n_rows <= _ELSEWHERE_ROWS and problem.data.local:
             findings += elsewhere_finding(_gain_elsewhere(posterior, problem, rows), M, findings)
     residuals, rows = _residuals(posterior, problem, rows)
     if residuals is not None:
@@ -217,8 +217,8 @@ def _gain_elsewhere(posterior: Posterior, problem: Problem, rows: Rows) -> float
     """Nats by which p(y | θ) p(θ) of the exact GP is higher at another θ than at the best of some draws.
 
     Few points cannot follow fast structure, and the bound then prefers a θ that calls it noise. At such draws more
-    points gain nothing. So the exact density is climbed, by values alone, from the medians of the priors or from
-    shorter lengthscales and less noise, whichever is best.
+    points gain nothing. So the exact density is maximised, by values alone, from the medians of the priors
+    or from shorter lengthscales and less noise, whichever is best.
     """
     model, phis = posterior.model, posterior.conditional.phis
     prior = CollapsedTarget(problem.model, problem.data, problem.jitter).log_prior
@@ -234,8 +234,8 @@ def _gain_elsewhere(posterior: Posterior, problem: Problem, rows: Rows) -> float
     ours = max(log_density(phi) for phi in phis[_evenly(len(phis), _FEW_DRAWS)])
     lengthscales, noise = (np.array([f".{name}" in f".{n}" for n in model.names]) for name in ("lengthscale", "noise"))
     starts = [model.start() - 0.8 * k * lengthscales - less * noise for k in range(4) for less in (0.0, 1.0)]
-    climbed = minimize(lost, min(starts, key=lost), method="Nelder-Mead", options={"maxfev": _TRIED})
-    return -float(climbed.fun) - ours
+    found = minimize(lost, min(starts, key=lost), method="Nelder-Mead", options={"maxfev": _ELSEWHERE_VALUES})
+    return -float(found.fun) - ours
 
 
 def _bounds(

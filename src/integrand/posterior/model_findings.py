@@ -74,10 +74,11 @@ def elsewhere_finding(gain: float, n_inducing: int, found: Sequence[Finding]) ->
     if not gain > FRESH_GAIN or any(f.code == "sparse-posterior" for f in found):
         return []
     sentence = (
-        f"The exact GP fits better by {gain:.0f} nats at other hyperparameters, which {n_inducing} inducing points "
-        "cannot follow: more points would change predictions and θ."
+        f"The exact GP fits better by {gain:.0f} nats at other hyperparameters: too few inducing points, or a start "
+        "near a poorer mode, keep these away from there."
     )
-    remedy = f"Use more inducing points: `n_inducing={2 * n_inducing}`."
+    more = f"Use more inducing points (`n_inducing={2 * n_inducing}`)"
+    remedy = f'{more}, and a method that looks for modes: `method="sgpr-hmc"`.'
     return [Finding("sparse-posterior", False, sentence, remedy)]
 
 
