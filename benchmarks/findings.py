@@ -8,7 +8,7 @@ these fits are short. One JSON line per fit; a run that is begun again goes on w
 
 With --certificate random sparse fits stand beside exact ones: whether `sparse-posterior` is said where θ has moved.
 
-    python -m benchmarks.findings --out certificate.jsonl --certificate 100
+    python -m benchmarks.findings --out findings.jsonl --certificate 100
 """
 
 import argparse
@@ -274,7 +274,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SITUATIONS))
     parser.add_argument("--certificate", type=int, default=0, help="this many random fits, each beside the exact one")
     arguments = parser.parse_args()
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    kept = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = [row for row in kept if ("situation" in row) == (arguments.certificate == 0)]
     done = {(row.get("situation"), row["seed"]) for row in rows}
     jobs = [(name, seed) for seed in range(arguments.seeds) for name in arguments.only.split(",")]
     if arguments.certificate:
