@@ -55,16 +55,21 @@ def moments(posterior):
     }
 
 
+def exact(rows):
+    """Moments by `gpr-hmc`."""
+    return {"exact": moments(fit(rows, method="gpr-hmc", max_draws=EXACT_DRAWS))}
+
+
 def sparse(rows, n_inducing):
     """Moments before and after, k̂ in the verdict, or the refusal."""
     posterior = fit(rows, method="sgpr-hmc", bound="tight", n_inducing=n_inducing)
     result = {"sparse": moments(posterior)}
     try:
-        exact = posterior.reweighted(rows[0], rows[1])
+        weighted = posterior.reweighted(rows[0], rows[1])
     except integrand.UnreliableWeightsError as error:
         return result | {"refused": str(error)}
-    said = next(f.sentence for f in exact.verdict.findings if f.code == "re-weighted")
-    return result | {"reweighted": moments(exact), "said": said, "note": exact.notes[-1]}
+    said = next(f.sentence for f in weighted.verdict.findings if f.code == "re-weighted")
+    return result | {"reweighted": moments(weighted), "said": said, "note": weighted.notes[-1]}
 
 
 def distances(a, b):
@@ -93,15 +98,15 @@ def main():
                 done[name, m] = {"set": name, "m": m} | result
                 with given.out.open("a") as file:
                     file.write(json.dumps(done[name, m]) + "\n")
-        exact = done[name, 0]["exact"]
+        truth = done[name, 0]["exact"]
         for m in map(int, given.inducing.split(",")):
             line = done[name, m]
-            before = distances(line["sparse"], exact)
+            before = distances(line["sparse"], truth)
             print(f"{name}, M = {m}: sparse draws differ by {before[0]:.1f} (means) and {before[1]:.1f} (sds) errors")
             if "refused" in line:
                 print(f"  refused: {line['refused']}")
             else:
-                after = distances(line["reweighted"], exact)
+                after = distances(line["reweighted"], truth)
                 print(f"  re-weighted: {after[0]:.1f} and {after[1]:.1f}. {line['said']} {line['note']}")
 
 
