@@ -246,6 +246,8 @@ class SparseGP(BaseEstimator):
 
         if not reset:
             names = getattr(self, "feature_names_in_", range(vars(self).get("n_features_in_", 0)))
+            if wanted and sorted(map(str, getattr(X, "columns", ()))) == sorted(map(str, names)):
+                X = X[list(names)]  # by name: a category is no number in another place
             refuse_numbers(X, self._levels, list(map(str, names)))
         X, found = coded(X, wanted if reset else {i: v for i, v in self._levels.items() if v}, known_only)
         if reset:

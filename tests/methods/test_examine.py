@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from integrand import ConvergenceWarning, fit
+from integrand import ConvergenceWarning, between, fit
 from integrand.data.sources import ArrayRows
 from integrand.kernels import RBF
 from integrand.methods import examine
@@ -160,3 +160,19 @@ def test_structure_that_few_points_cannot_follow_is_told():
     (finding,) = [f for f in wave.findings if f.code == "sparse-posterior"]
     assert "The exact GP fits better by" in finding.sentence
     assert "sparse-posterior" not in line.codes
+
+
+def test_a_prior_that_the_data_contradict_is_told():
+    """Of the user's priors alone, and where draws say so."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (40, 2))
+    y = 10.0 * np.sin(X[:, 0]) + rng.standard_normal(40)
+    quick = {"n_inducing": 8, "chains": 2, "max_draws": 40, "seed": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        wrong, right = (fit(X, y, noise=between(*limits), **quick).verdict for limits in ((3.0, 4.0), (0.5, 2.0)))
+    (finding,) = [f for f in wrong.findings if f.code == "prior-against-data"]
+    assert finding in wrong.on_model
+    assert "prior of noise disagree" in finding.sentence
+    assert "below 99%" in finding.sentence
+    assert "prior-against-data" not in right.codes

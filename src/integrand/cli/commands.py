@@ -441,6 +441,8 @@ def _with_target(
     name = target or saved.target_name
     if name is None:
         raise InputError("the model does not say what it predicts: give --target")
+    if name in (saved.feature_names or ()):
+        raise InputError(f"--target {name}: this column is an input of the model: leave --target out, or name another")
     known = saved.extra.get("noise_column")
     v = None if known is None else table.variances(known)
     return table.columns(saved.feature_names, _dates(saved), _category_levels(saved)), table.target(name), v

@@ -45,6 +45,7 @@ MODEL_CODES = frozenset(
         "overdispersed",
         "rows-uncovered",
         "skewed",
+        "prior-against-data",
         "sparse-posterior",
     }
 )

@@ -27,6 +27,7 @@ from integrand.posterior.model_findings import (
     column_findings,
     count_findings,
     elsewhere_finding,
+    prior_finding,
     residual_findings,
     size_findings,
     sparseness_findings,
@@ -46,7 +47,9 @@ from integrand.posterior.residuals import (
 from integrand.posterior.sparseness import dense_bound, further_points, log_marginal
 from integrand.posterior.transformed import transforms_of
 from integrand.precision import float64_scope
+from integrand.priors import Prior
 from integrand.targets.collapsed import CollapsedTarget
+from integrand.units import values
 
 # Draws that are looked at; of other likelihoods, whose weights need more, and those of large matrices.
 _DRAWS, _WEIGHTED_DRAWS, _FEW_DRAWS = 30, 100, 12
@@ -86,6 +89,7 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
     numbers = [i for i in range(model.n_columns) if i not in model.levels]
     names = [model.columns[i] for i in numbers]  # codes have no order and no distance
     findings += column_findings(rows.X[:, numbers], names)
+    findings += _prior_findings(posterior)
     sparseness = _sparseness(posterior, problem, rows)
     if sparseness is not None:
         M = len(posterior.conditional.inputs)
@@ -100,6 +104,21 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
             remedy, rows = _transform_remedy(problem, rows), rows._replace(X=rows.X[:, numbers])
             findings += residual_findings(residuals, rows, names, remedy)
     return findings, sparseness
+
+
+def _prior_findings(posterior: Posterior) -> list[Finding]:
+    """Of the priors that the user gave in the units of the data."""
+    model, found = posterior.model, []
+    if posterior.chains.n_draws < _LEAST_DRAWS:
+        return []
+    original = posterior.inferred_in_original_units(posterior.theta)
+    for p in model.parameters:
+        medians = np.median(original[p.name].reshape(-1, p.size), axis=0)
+        given = [v.original for v in values(model) if v.path == p.name and v.chosen and isinstance(v.original, Prior)]
+        for i, prior in enumerate(given if len(given) == p.size else given[: p.size] * p.size):
+            with float64_scope():
+                found += prior_finding(model.names[p.start + i], prior, float(medians[i]))
+    return found
 
 
 def _transform_remedy(problem: Problem, rows: Rows) -> str:

@@ -294,9 +294,19 @@ def _drawn(
     return LeftOut(np.asarray(gain), np.asarray(score))  # pyright: ignore[reportArgumentType]
 
 
+def refuse_part_of_rows(data: Dataset, ranges: Float[np.ndarray, "2 D"]) -> None:
+    """Rows that do not reach the smallest and largest values of the fit cannot be all of its rows."""
+    with float64_scope():
+        X = np.asarray(data.arrays()[0])
+    if np.any(X.min(axis=0) > ranges[0] + _SAME) or np.any(X.max(axis=0) < ranges[1] - _SAME):
+        raise _other_rows()
+
+
+def _other_rows() -> InputError:
+    return InputError("these are not the rows that the model was fitted to: give its X and y, all rows in their order")
+
+
 def _refuse_other_rows(found: np.ndarray, wanted: np.ndarray) -> None:
     """Leave-one-out is about the rows of the fit, which a posterior does not keep: numbers made of them must agree."""
     if found.shape != wanted.shape or np.max(np.abs(found - wanted)) > _SAME * np.max(np.abs(wanted), initial=1e-300):
-        raise InputError(
-            "these are not the rows that the model was fitted to: give its X and y, all rows in their order"
-        )
+        raise _other_rows()

@@ -15,6 +15,7 @@ from scipy.special import ndtri
 from integrand.infer.base import Finding
 from integrand.infer.verdict import Sparseness
 from integrand.posterior.residuals import Residuals
+from integrand.priors import Prior
 
 # Each test's level, for both tails together; tests of several columns share it.
 LEVEL = 1e-3
@@ -28,6 +29,8 @@ OUTLYING, OUTLYING_SHARE = 5.0, 0.01
 COLLINEAR, SAME = 0.99, 1.0 - 1e-9
 # Nats: the spread of the slack that changes θ; the gain of more points, in all and per row; of points chosen afresh.
 SLACK_SD, GAIN, GAIN_PER_ROW, FRESH_GAIN = 0.5, 3.0, 0.01, 3.0
+# Mass of a prior beyond the posterior median.
+PRIOR_TAIL = 0.01
 # Residuals of fewer rows than this say nothing, and more than this many neighbours are not looked for.
 LEAST_ROWS, _MOST_NEIGHBOURS = 25, 2_000
 _MAD = 0.6745
@@ -67,6 +70,19 @@ def sparseness_findings(s: Sparseness, n_rows: int, n_inducing: int, Z_given: bo
         sentence = f"About {s.missing:.0f} nats are missing to the exact bound: predictions and θ would change."
         findings.append(Finding("few-inducing", False, sentence, more))
     return findings
+
+
+def prior_finding(name: str, prior: Prior, median: float) -> list[Finding]:
+    """That the posterior median lies where a prior of the user has hardly any mass; both in the units of the data."""
+    below = prior.mass(-math.inf, median)
+    if not (below < PRIOR_TAIL or below > 1.0 - PRIOR_TAIL):  # NaN: NumPyro does not know
+        return []
+    side = "above" if below > 0.5 else "below"
+    sentence = (
+        f"The data and the prior of {name} disagree: the posterior median, {median:.3g}, lies {side} "
+        f"{1.0 - PRIOR_TAIL:.0%} of {prior}."
+    )
+    return [Finding("prior-against-data", False, sentence, f"Ask whether you meant that prior of {name}: widen it.")]
 
 
 def elsewhere_finding(gain: float, n_inducing: int, found: Sequence[Finding]) -> list[Finding]:
@@ -123,7 +139,7 @@ def count_findings(r: Residuals) -> list[Finding]:
     sentence = (
         f"The counts vary more than the likelihood allows: the 95 % intervals hold {_share(inside, n)} of the rows."
     )
-    remedy = "Use a `likelihood` with wider tails for counts, or add a short-range term to `kernel`."
+    remedy = "Add a short-range term to `kernel`, such as `+ matern12`, or a likelihood of your own with wider tails."
     return [Finding("overdispersed", False, sentence, remedy)]
 
 

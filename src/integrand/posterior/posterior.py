@@ -44,7 +44,7 @@ from integrand.posterior.inference_data import (
     posterior_group,
     sample_stats_group,
 )
-from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one_out
+from integrand.posterior.leave_one_out import Comparison, LeaveOneOut, leave_one_out, refuse_part_of_rows
 from integrand.posterior.mixture import finite_array
 from integrand.posterior.predictive import Predictive, draws_from_prior
 from integrand.posterior.reweighting import for_chains, resampled_chains, reweigh, reweighted_verdict
@@ -347,6 +347,8 @@ class Posterior:
         score it, so its result is too good. Memory is 16 bytes for each draw and row.
         """
         data = self._standardised(X, y, noise_variance)
+        if self.ranges is not None:
+            refuse_part_of_rows(data, self.scaler.transform_X(self.ranges.T))
         return leave_one_out(self.model, self.jitter, self.scaler, self.conditional, data)
 
     def reweighted(

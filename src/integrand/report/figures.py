@@ -262,7 +262,7 @@ def slices(
     X: Any = None,
     y: Any = None,
     *,
-    columns: Sequence[int] | None = None,
+    columns: Sequence[int | str] | None = None,
     ax: Axes | None = None,
     legend: bool = True,
 ) -> np.ndarray:
@@ -273,12 +273,17 @@ def slices(
     shown, though the other columns of these rows are not at their medians.
     """
     points = posterior.Z if X is None else np.asarray(coded(X, posterior.model.levels)[0], float)
-    chosen = relevant_columns(posterior, 4) if columns is None else list(columns)
+    names = list(posterior.model.columns)
+    chosen = relevant_columns(posterior, 4) if columns is None else [_column(c, names) for c in columns]
     made = panels(len(chosen), ax, (2.4, 2.0))
     for panel, column in zip(made, chosen, strict=True):
         levels, at_medians = posterior.model.levels, np.median(points, axis=0)
         at_medians[list(levels)] = np.round(at_medians[list(levels)])
-        grid = np.arange(float(len(levels[column]))) if column in levels else _grid(panel, points[:, column])
+        grid = (
+            np.arange(float(len(levels[column])))
+            if column in levels
+            else _grid(panel, _places(posterior, X, points, column))
+        )
         at = np.tile(at_medians, (len(grid), 1))
         at[:, column] = grid
         if y is not None:
@@ -295,8 +300,20 @@ def slices(
     return made
 
 
+def _column(column: int | str, names: list[str]) -> int:
+    """The number of a column, given that or its name."""
+    if isinstance(column, str) and column not in names:
+        raise InputError(f"there is no column {column!r}: choose from {', '.join(names)}")
+    return names.index(column) if isinstance(column, str) else column
+
+
 def _gaussian(posterior: Posterior) -> bool:
     return isinstance(posterior.model.likelihood, Gaussian)
+
+
+def _places(posterior: Posterior, X: Any, points: np.ndarray, column: int) -> np.ndarray:
+    """Values along a column: those of the rows, or without rows the range that the fit had."""
+    return points[:, column] if X is not None or posterior.ranges is None else posterior.ranges[column]
 
 
 def _grid(ax: Axes, values: np.ndarray, beyond: float = 0.0, n: int = 80) -> np.ndarray:
@@ -383,7 +400,7 @@ def plot(model: Any, X: Any = None, y: Any = None, *, ax: Axes | None = None) ->
     if posterior.model.n_columns > 1:
         return slices(posterior, X, y, ax=ax)
     ax = one_panel(ax, (6.4, 3.6))
-    values = posterior.Z[:, 0] if X is None else np.concatenate([X[:, 0], posterior.Z[:, 0]])
+    values = _places(posterior, X, posterior.Z, 0) if X is None else np.concatenate([X[:, 0], posterior.Z[:, 0]])
     grid = _grid(ax, values, beyond=0.05, n=200)
     if X is not None and y is not None:
         _dots(ax, X[:, 0], y)

@@ -90,6 +90,7 @@ def _box(word: str, kind: str, lines: Iterable[str], remedies: Iterable[str]) ->
 def _argument(posterior: Posterior) -> str:
     """Whether the optimised point represents the posterior, in a sentence."""
     label, entries = tables.optimum_label(posterior), tables.entries(posterior)
+    entries = [e for e in entries if ".weights[" not in f".{e.name}"]  # one correlation has many weights
     outside = [e.name for e in entries if not e.quantile(0.05) <= e.optimum <= e.quantile(0.95)]
     if not outside:
         return f"The {label} point lies within the central 90 % interval of every hyperparameter."
@@ -167,15 +168,16 @@ def _hyperparameters(s: Subject) -> Section | None:
         columns = {"name": "hyperparameter", "mean": "mean", "sd": "sd", "q5": "5 %", "q50": "50 %", "q95": "95 %"}
         columns |= {"optimum": label, "r_hat": "R-hat", "ess_bulk": "ESS bulk", "ess_tail": "ESS tail"}
         # The figures name the units; the table has to where a number is not in the units of the data after all.
-        if any(e.unit == "standardised" for e in entries):
+        if any(e.unit == "standardised" or "transformed" in e.unit for e in entries):
             columns["unit"] = "unit"
     priors = {"name": "hyperparameter", "prior": "prior", "standardised_prior": "the same, standardised"}
     made = tables.hyperparameters(p)
+    transformed = "" if p.model.target_transform is None else ", and of the transformed target"
     listed = "".join(
         table(caption, chosen, [{k: _shown(k, row[k]) for k in chosen} for row in made], ("name", "unit", *priors))
         for caption, chosen in (
-            ("Hyperparameters in the units of the data.", columns),
-            ("Priors in the units of the data, and of standardised data.", priors),
+            (f"Hyperparameters in the units of the data{transformed}.", columns),
+            (f"Priors in the units of the data{transformed}, and of standardised data.", priors),
         )
     )
     content = paragraph(text) + key(marks) + _grid("small", images) + listed + fixed
