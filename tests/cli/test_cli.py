@@ -75,6 +75,7 @@ def test_from_table_to_report(files):
     ok("report", "m.integrand", "--data", "train.csv", "--out", "r.html")
     assert "Leave-one-out" in (files / "r.html").read_text()
     assert "not the rows" in run("evaluate", "m.integrand", "test.csv", "--loo").output
+    assert "is an input of the model" in run("evaluate", "m.integrand", "test.csv", "--target", "a").output
 
 
 def test_every_format_gives_the_same_predictions(files):

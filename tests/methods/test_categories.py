@@ -516,6 +516,13 @@ def test_arrays_of_numbers_are_refused_where_levels_are_other_numbers():
         gp.predict(numbers.to_numpy())
 
 
+def test_columns_of_a_frame_are_taken_by_name():
+    frame, y = table(40)
+    kernel = Categorical("station", rank=1) * RBF()
+    gp = SparseGPRegressor(kernel, settings={"check_model": False}, random_state=0, **OPTIONS).fit(frame, y)
+    np.testing.assert_array_equal(gp.predict(frame[["station", "t"]]), gp.predict(frame))
+
+
 def test_an_estimator_takes_words_after_codes_and_names_a_new_one():
     frame, y = table(40)
     kernel = Categorical(1, rank=1, levels=LEVELS) * RBF()

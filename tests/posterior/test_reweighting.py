@@ -29,6 +29,14 @@ def sparse():
     return fit(n_inducing=40, bound="tight")  # as many as rows: weights are alike
 
 
+def test_draws_that_are_worth_little_are_refused(monkeypatch):
+    draws = fit(n_inducing=8, bound="tight")
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", np.inf)
+    monkeypatch.setattr("integrand.posterior.reweighting.LEAST_EFFICIENCY", 0.999)
+    with pytest.raises(UnreliableWeightsError, match=r"would be worth \d+% of their number, below 100%.*than 8"):
+        draws.reweighted(X, Y)
+
+
 def log_p(posterior, phi):
     scaler, model = posterior.scaler, posterior.model
     with float64_scope():
@@ -38,6 +46,7 @@ def log_p(posterior, phi):
 
 def test_draws_are_resampled_by_their_exact_density(monkeypatch):
     monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", np.inf)
+    monkeypatch.setattr("integrand.posterior.reweighting.LEAST_EFFICIENCY", 0.0)
     sparse = fit(n_inducing=8, bound="tight")  # so few that weights differ
     exact = sparse.reweighted(X, Y)
     assert "re-weighted" in exact.verdict.codes

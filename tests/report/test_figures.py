@@ -80,6 +80,14 @@ def test_one_point_has_no_chains(name, optimised):
         getattr(figures, name)(optimised)
 
 
+def test_slices_take_names_and_without_rows_the_range_of_the_fit(sampled):
+    name = sampled.model.columns[1]
+    (panel,) = drawn(figures.slices(sampled, columns=[name]))
+    np.testing.assert_allclose(panel.get_xlim(), sampled.ranges[1], atol=0.05 * np.ptp(sampled.ranges[1]))
+    with pytest.raises(InputError, match=f"no column 'nothing': choose from .*{name}"):
+        figures.slices(sampled, columns=["nothing"])
+
+
 # ---- what they show
 
 

@@ -30,6 +30,9 @@ from integrand.precision import in_float64
 _ALIKE = 0.1
 # With fewer draws than this k̂ may be infinite because less than five are in its tail, whatever the weights are.
 _FEW_FOR_K_HAT = 25
+# Draws worth less than this share of their number do not reach the tails that the weights ask for, whatever k-hat says:
+# at 0.09 the noise of boston stayed half a standard deviation off (`make bench-reweighting`).
+LEAST_EFFICIENCY = 0.1
 _OF_SPARSE_DRAWS = ("few-inducing", "sparse-posterior")
 
 
@@ -70,8 +73,14 @@ def reweigh(
             f"the sparse posterior is too far from the exact one to be re-weighted: k-hat is {k_hat:.2f}, above "
             f"{K_HAT_LIMIT}. Fit with more inducing points than {inputs.shape[-2]}, or use the method gpr-hmc"
         )
-    index = resampled_index(log_weights, rng)
-    return Reweighted(index, slack, float(k_hat), efficiency_of(log_weights))
+    efficiency = efficiency_of(log_weights)
+    if efficiency < LEAST_EFFICIENCY:
+        raise UnreliableWeightsError(
+            f"the sparse posterior is too far from the exact one to be re-weighted: {len(slack)} draws would be worth "
+            f"{efficiency:.0%} of their number, below {LEAST_EFFICIENCY:.0%}. Fit with more inducing points than "
+            f"{inputs.shape[-2]}, or use the method gpr-hmc"
+        )
+    return Reweighted(resampled_index(log_weights, rng), slack, float(k_hat), efficiency)
 
 
 def smoothed_weights(log_weights: Float[np.ndarray, " J"]) -> Smoothed:
