@@ -274,3 +274,12 @@ def test_evaluations_that_fail_reach_the_verdict_of_every_sampler(data, monkeypa
 def test_a_sampler_that_is_not_there(method, sampler, data):
     with pytest.raises(InputError, match=f"{sampler}"):
         integrand.fit(*data, method=method, sampler=sampler)
+
+
+@pytest.mark.parametrize("method", ["sgpr-hmc", "gpr-hmc", "joint-hmc"])
+def test_leave_one_out_is_of_the_rows_of_the_fit(method, data):
+    X, y = data
+    inside = np.argsort(X[:, 0])[1:-1]  # not the rows that reach furthest
+    with pytest.raises(InputError, match="not the rows that the model was fitted to"):
+        fitted(method, data).loo(X[inside], y[inside])
+    assert fitted(method, data).loo(X, y).n_rows == N

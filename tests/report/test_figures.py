@@ -84,7 +84,7 @@ def test_slices_take_names_and_without_rows_the_range_of_the_fit(sampled):
     name = sampled.model.columns[1]
     (panel,) = drawn(figures.slices(sampled, columns=[name]))
     np.testing.assert_allclose(panel.get_xlim(), sampled.ranges[1], atol=0.05 * np.ptp(sampled.ranges[1]))
-    with pytest.raises(InputError, match=f"no column 'nothing': choose from .*{name}"):
+    with pytest.raises(InputError, match="no column 'nothing': choose from "):
         figures.slices(sampled, columns=["nothing"])
 
 
