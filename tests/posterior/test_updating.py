@@ -49,6 +49,12 @@ def fit(X, y, **options):
         return ig.fit(X, y, **(SHORT | options))
 
 
+def any_weights(monkeypatch):
+    """Re-weight these short fits, whatever their weights say."""
+    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    monkeypatch.setattr("integrand.posterior.reweighting.LEAST_EFFICIENCY", 0.0)
+
+
 @pytest.fixture(scope="module")
 def fitted():
     return fit(X[:OLD], Y[:OLD])
@@ -291,7 +297,7 @@ def test_rows_that_change_theta_ask_for_a_new_fit(tmp_path):
 
 @pytest.mark.slow
 def test_a_new_fit_after_exact_predictions_has_as_many_inducing_points(fitted, monkeypatch):
-    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    any_weights(monkeypatch)
     exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=True)
     noisy = Y[OLD:] + 20.0 * np.random.default_rng(0).standard_normal(N - OLD)
     with warnings.catch_warnings():
@@ -430,7 +436,7 @@ def test_factors_of_an_exact_gp_that_do_not_fit_are_refused(fitted):
 
 
 def test_reweighted_draws_start_from_themselves(updated, monkeypatch):
-    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    any_weights(monkeypatch)
     exact = updated.reweighted(X, Y)
     assert exact.updates is None
     assert exact.update(NEW, np.full(9, 5.0), strict=False).updates.n_rows == 9
@@ -438,7 +444,7 @@ def test_reweighted_draws_start_from_themselves(updated, monkeypatch):
 
 @pytest.mark.parametrize("exact_predictions", [False, True])
 def test_reweighted_draws_with_new_rows_can_be_saved(fitted, tmp_path, monkeypatch, exact_predictions):
-    monkeypatch.setattr("integrand.posterior.reweighting.K_HAT_LIMIT", math.inf)
+    any_weights(monkeypatch)
     exact = fitted.reweighted(X[:OLD], Y[:OLD], exact_predictions=exact_predictions)
     later = exact.update(X[OLD:], Y[OLD:], strict=False)
     assert later.updates.chains.x.shape == exact.chains.x.shape
