@@ -176,3 +176,16 @@ def test_a_prior_that_the_data_contradict_is_told():
     assert "prior of noise disagree" in finding.sentence
     assert "below 99%" in finding.sentence
     assert "prior-against-data" not in right.codes
+
+
+def test_each_column_has_a_prior_of_its_own():
+    """One prior by name, one number and one preset: the finding speaks of the first alone."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (40, 3))
+    y = 10.0 * np.sin(X[:, 0]) + rng.standard_normal(40)
+    kernel = RBF(lengthscale={0: between(0.05, 0.3), 1: 2.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        verdict = fit(X, y, kernel, n_inducing=8, chains=2, max_draws=40, seed=1).verdict
+    (finding,) = [f for f in verdict.findings if f.code == "prior-against-data"]
+    assert "prior of lengthscale[x0] disagree" in finding.sentence

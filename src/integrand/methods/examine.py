@@ -108,17 +108,18 @@ def _examination(posterior: Posterior, problem: Problem) -> tuple[list[Finding],
 
 def _prior_findings(posterior: Posterior) -> list[Finding]:
     """Of the priors that the user gave in the units of the data."""
-    model, found = posterior.model, []
+    model, findings = posterior.model, []
     if posterior.chains.n_draws < _LEAST_DRAWS:
         return []
+    given = {v.name: v.original for v in values(model) if v.chosen and isinstance(v.original, Prior)}
     original = posterior.inferred_in_original_units(posterior.theta)
     for p in model.parameters:
         medians = np.median(original[p.name].reshape(-1, p.size), axis=0)
-        given = [v.original for v in values(model) if v.path == p.name and v.chosen and isinstance(v.original, Prior)]
-        for i, prior in enumerate(given if len(given) == p.size else given[: p.size] * p.size):
-            with float64_scope():
-                found += prior_finding(model.names[p.start + i], prior, float(medians[i]))
-    return found
+        for name, median in zip(model.names[p.start : p.start + p.size], medians, strict=True):
+            if name in given:
+                with float64_scope():
+                    findings += prior_finding(name, given[name], float(median))
+    return findings
 
 
 def _transform_remedy(problem: Problem, rows: Rows) -> str:
